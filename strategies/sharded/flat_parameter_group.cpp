@@ -253,6 +253,7 @@ at::Tensor FlatParameterGroup::gradient_view(size_t parameter) const {
 bool FlatParameterGroup::take_gradient(size_t parameter) {
   const PlainTensors plain;
   at::Tensor& gradient = parameters_[parameter].second.mutable_grad();
+  if (!gradient.defined()) return false;  // frozen since the forward
   gradient = dense_gradient(gradient);
   if (taken_ == 0) keep_reduced_apart();
   if (!whole_gradient_.defined()) whole_gradient_ = at::empty({layout_.flat_size()}, whole_.options());

@@ -360,7 +360,7 @@ TEST_P(SparseGradientsOfRanks, AreRefusedByTheNameOfTheParameter) {
               HasSubstr("the gradient of 'embedding.weight' is dense"));
   if (GetParam().devices == 1) return;
   EXPECT_THAT(refusal({.optimizer = "sparse_adam"}, "sharded_threads"),
-              HasSubstr("'sharded_threads' gives each rank a part of every parameter"));
+              HasSubstr("'sharded_threads' gives each rank a part of the parameters"));
 }
 
 INSTANTIATE_TEST_SUITE_P(OnRanks, SparseGradientsOfRanks,

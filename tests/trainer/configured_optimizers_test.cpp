@@ -161,7 +161,7 @@ TEST(ConfiguredOptimizers, StateOf8BitsHasBlocksOfItsOwnOnEachRank) {
 TEST(ConfiguredOptimizers, ThoseThatNeedWholeParametersAreNotSharded) {
   for (const std::string name : {"lamb", "adafactor", "muon", "sam"})
     EXPECT_THAT(refusal(yaml_of(name, "0.01"), "sharded_threads"),
-                HasSubstr("'sharded_threads' gives each rank a part of every parameter"))
+                HasSubstr("'sharded_threads' gives each rank a part of the parameters"))
         << name;
   EXPECT_THAT(refusal("optimizer: {name: lookahead, base: lamb}", "sharded_threads"), HasSubstr("a part of every"));
 }

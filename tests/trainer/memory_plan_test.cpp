@@ -248,8 +248,8 @@ TEST(MemoryPlan, AnOptimizerOfWholeTensorsHoldsWhatTheRankWithMostHas) {
   EXPECT_EQ(held(row_of(of_eight, 2)), 4 * kPsi + 12 * kPsi / 4) << "the largest tensor is on one rank";
   EXPECT_EQ(held(row_of(of_eight, 3)), 16 * kPsi / 4);
   // Gradients are all-reduced; parameters are gathered twice.
-  EXPECT_EQ(row_of(of_eight, 1).sent(), 3 * 4 * kPsi / 8 * 7);
-  EXPECT_EQ(row_of(of_eight, 3).sent(), 4 * 4 * kPsi / 8 * 7);
+  EXPECT_EQ(row_of(of_eight, 1).communication, 3 * 4 * kPsi / 8 * 7);
+  EXPECT_EQ(row_of(of_eight, 3).communication, 4 * 4 * kPsi / 8 * 7);
 }
 
 TEST(MemoryPlan, AnOptimizerThatCannotBeDividedRulesShardingOut) {

@@ -8,7 +8,7 @@ namespace levin::data {
 
 namespace {
 
-constexpr std::string_view kReplacementCharacter = "\xef\xbf\xbd";
+constexpr std::string_view kUnknownCharacter = "\xef\xbf\xbd";
 /// Bytes that a character of UTF-8 may lack and have: as many U+FFFD, of as many ids.
 constexpr size_t kMostPending = 3;
 /// Ids that are kept; more only where what the next ones mean depends on them.
@@ -17,8 +17,8 @@ constexpr size_t kMostIds = 64;
 /// Returns how much of a text no later id changes: a character of four bytes that lacks some is up to three U+FFFD.
 size_t whole_bytes(std::string_view text) {
   std::string_view whole = text;
-  for (size_t i = 0; i < kMostPending && whole.ends_with(kReplacementCharacter); ++i)
-    whole.remove_suffix(kReplacementCharacter.size());
+  for (size_t i = 0; i < kMostPending && whole.ends_with(kUnknownCharacter); ++i)
+    whole.remove_suffix(kUnknownCharacter.size());
   return whole.size();
 }
 
@@ -51,8 +51,8 @@ std::string DecodeStream::add(int64_t id) {
   if ((!last_text.empty() && text.ends_with(last_text)) || ids_.size() > kMostIds) {
     ids_ = std::move(last);
     given_ = std::move(last_text);
-    new_ids_ = 0;
   }
+  new_ids_ = 0;
   return added;
 }
 
@@ -63,7 +63,7 @@ void DecodeStream::forget_given(const std::string& pending) {
   const std::string text = tokenizer_->decode(last, options_);
   const size_t whole = whole_bytes(text);
   std::string_view known = std::string_view(text).substr(0, whole);
-  while (known.starts_with(kReplacementCharacter)) known.remove_prefix(kReplacementCharacter.size());
+  while (known.starts_with(kUnknownCharacter)) known.remove_prefix(kUnknownCharacter.size());
   if (known.empty() || !given_.ends_with(known) || text.substr(whole) != pending) return;
   ids_ = std::move(last);
   given_ = text.substr(0, whole);
