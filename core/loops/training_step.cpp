@@ -206,6 +206,7 @@ void TrainingStep::end_window() {
   scale_waits_ = !waiting.empty() && model_.keeps_gradients_back();
   if (scale_waits_) return;
   const ProfilerSpan span(tracer_.profiler(), "precision.end_window");
+  precision_.abandon_window();  // ranks with shards have not told each other of what no step has used
   runner_->end_window([&] {
     for (OptimizerHandle* optimizer : waiting) precision_.note_waiting(optimizer->optimizer());
     precision_.end_window();

@@ -98,7 +98,6 @@ void MixedPrecision::note_waiting(torch::optim::Optimizer& optimizer) {
 
 void MixedPrecision::end_window() {
   if (!scaler_) return;
-  abandon_window();  // ranks with shards have not told each other of what no step has used
   std::vector<at::Tensor> found_inf;
   for (const Unscaled& done : unscaled_) found_inf.push_back(done.found_inf);
   unscaled_.clear();
