@@ -47,6 +47,7 @@ bool is_number(uint32_t point);
 /// `\w` as Unicode's technical standard 18 defines it.
 bool is_word_character(uint32_t point);
 
+/// Forms in which Unicode writes one text alike (UAX #15).
 enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
 
 /// Brings a UTF-8 text into one of Unicode's normal forms. As in `tokenizers`, it is that of Unicode 9: characters that
