@@ -163,7 +163,7 @@ TEST(ConfiguredOptimizers, ThoseThatNeedWholeParametersAreShardedAndThoseThatEva
     EXPECT_EQ(refusal(yaml_of(name, "0.01"), "sharded_threads"), "no error") << name;
   EXPECT_EQ(refusal("optimizer: {name: lookahead, base: lamb}", "sharded_threads"), "no error");
   EXPECT_THAT(refusal(yaml_of("sam", "0.01"), "sharded_threads"),
-              HasSubstr("'sharded_threads' gives each rank a part of the parameters"));
+              HasSubstr("'sharded_threads' does not work with an optimizer that evaluates the loss itself"));
 }
 
 TEST(ConfiguredOptimizers, OneAroundAnotherHasItsScheduleAndGroups) {
