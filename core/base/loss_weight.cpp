@@ -38,7 +38,7 @@ void LossWeight::require_valid() const {
 }
 
 at::Tensor LossWeight::share_of(const LossWeight& sum, at::Device device, at::ScalarType type) const {
-  constexpr double kLeast = 1e-30;  // in place of a sum of zero
+  constexpr double kLeast = 1e-30;  // where the sum is zero
   return (on(device) / sum.on(device).clamp_min(kLeast)).to(type);
 }
 

@@ -201,7 +201,8 @@ class Module : public torch::nn::Module, public Configurable {
   /// Gathers the tensor of every rank, stacked in rank order along a new first dimension. Every rank must call it at
   /// the same place with the same shape. `sync_grads`: the result is differentiable, as a loss over the examples of all
   /// ranks needs; each rank's tensor then gets the sum of all ranks' gradients, and every rank must run backward
-  /// through it. Without, the result is detached.
+  /// through it. Without, the result is detached. Under `pipeline` the tensors are those of one rank for each replica:
+  /// the stages of a pipeline have the same examples.
   at::Tensor all_gather(const at::Tensor& tensor, bool sync_grads = false) const;
   /// Makes no parameter require gradients and sets evaluation mode; unfreeze makes all require them and sets training
   /// mode. A part is frozen likewise: `levin::freeze(*backbone)`. What is frozen before configure_optimizers need not

@@ -18,7 +18,7 @@ namespace levin {
 
 class Module;
 
-/// What this rank holds of a model: the local shard that optimizers step in place of each parameter, and which part of
+/// What this rank holds of a model: the local shard that optimizers step instead of each parameter, and which part of
 /// the whole tensor that is. What optimizers, clipping and checkpoints do over the ranks follows from it, for all
 /// strategies alike.
 class ParallelModel {
@@ -41,7 +41,7 @@ class ParallelModel {
 
   // ---- What optimizers step.
 
-  /// Gives what an optimizer steps in place of a parameter of the module: this rank's shard of it. Throws levin::Error
+  /// Gives what an optimizer steps instead of a parameter of the module: this rank's shard of it. Throws levin::Error
   /// for a tensor that is no parameter of a divided module.
   at::Tensor local_shard(const at::Tensor& parameter) const;
   /// Gives the names of what optimizers step: each shard has its parameter's.

@@ -38,7 +38,8 @@ class WatchedStep final : public StepRunner {
   const Batch* batch_ = nullptr;
 };
 
-/// The parts of a step that is replayed. Hooks run as ever; where they have taken gradients away, the rest is ordinary.
+/// The parts of a step that is replayed. Hooks run between its parts; where one has cleared a
+/// gradient, the rest of the step is ordinary.
 class ReplayedStep final : public StepRunner {
  public:
   explicit ReplayedStep(const std::vector<OptimizerHandle*>& optimizers) : optimizers_(optimizers) {}

@@ -25,7 +25,7 @@ class ServedParameters {
   /// Whether this rank serves any.
   bool is_server() const { return rank_ < servers_; }
   int64_t elements(int64_t server) const;
-  /// What this rank's optimizer steps in place of each parameter: the parameter with gradients of its own where this
+  /// What this rank's optimizer steps instead of each parameter: the parameter with gradients of its own where this
   /// rank serves it, else a tensor without elements, so that optimizers have the same groups on all ranks.
   std::vector<ParallelModel::Entry> entries() const;
 

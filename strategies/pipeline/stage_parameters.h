@@ -48,7 +48,7 @@ class StageParameters {
   StageParameters(const torch::nn::Module& module, const at::Device& device, const UsersOf& users_of,
                   std::shared_ptr<Collective> stages, StageGroups groups);
 
-  /// What optimizers step in place of each parameter: itself (or this rank's part of it, flat) where it belongs to this
+  /// What optimizers step instead of each parameter: itself (or this rank's part of it, flat) where it belongs to this
   /// stage, else a tensor without elements, so that optimizers have the same groups on all ranks; and the buffers.
   std::vector<ParallelModel::Entry> entries() const;
 

@@ -95,7 +95,7 @@ class ShardedModel final : private UnitHook {
 
   // ---- What optimizers and checkpoints see
 
-  /// The local shards, which optimizers step in place of the parameters.
+  /// The local shards, which optimizers step instead of the parameters.
   std::vector<ParallelModel::Entry> entries() const;
   /// Divides the parameters anew: each belongs whole to one rank, for optimizers that need whole tensors. Collective,
   /// before an optimizer has local shards; the entries are other ones afterwards.

@@ -18,7 +18,7 @@ class DecodeStream {
 
   /// Takes the next id, and returns the text that is whole with it: nothing while a character lacks bytes.
   std::string add(int64_t id);
-  /// Returns what is left, with U+FFFD in place of a character that lacks bytes, and begins anew.
+  /// Returns what is left, a character that lacks bytes as U+FFFD, and begins anew.
   std::string finish();
 
  private:

@@ -32,7 +32,7 @@ class Tokenizer {
   std::vector<int64_t> encode(std::string_view text, const EncodeOptions& options = {}) const;
   /// Appends the same ids, in half the memory: those of a long text.
   void append_ids(std::string_view text, std::vector<int32_t>& ids) const;
-  /// Returns the text of these ids; ids that no token has are left out, and U+FFFD is in place of bytes that are not
+  /// Returns the text of these ids; ids that no token has are left out, and U+FFFD replaces bytes that are not
   /// UTF-8.
   std::string decode(const std::vector<int64_t>& ids, const DecodeOptions& options = {}) const;
   /// The same of ids of 32 bits. (A template, so that a braced list is one of int64_t.)

@@ -10,7 +10,7 @@ namespace levin::data {
 /// Returns where a text stops being UTF-8; std::string_view::npos: nowhere.
 size_t find_invalid_utf8(std::string_view text);
 
-/// Returns a text with U+FFFD in place of what is not UTF-8, one for each maximal part of a character.
+/// Replaces what is not UTF-8 by U+FFFD, one for each maximal part of a character.
 std::string with_replacements(std::string_view bytes);
 
 /// Returns the code point at a place of a UTF-8 text, and moves the place behind it. Requires: the text is UTF-8.
