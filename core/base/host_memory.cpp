@@ -1,5 +1,7 @@
 #include <levin/core/base/host_memory.h>
 
+#include <levin/core/base/reusing_allocator.h>
+
 #include <cstdlib>
 #include <mutex>
 
@@ -18,6 +20,7 @@ void keep_freed_memory() {
     constexpr int kMebibyte = 1 << 20;
     mallopt(M_MMAP_THRESHOLD, 32 * kMebibyte);  // the largest that glibc accepts
     mallopt(M_TRIM_THRESHOLD, 256 * kMebibyte);
+    ReusingAllocator::install();
   });
 #endif
 }

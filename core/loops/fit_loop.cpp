@@ -191,7 +191,9 @@ bool FitLoop::train_batches() {
     bool known_last = false;
     {
       const ProfilerSpan span(tracer_.profiler(), "train_batch");
-      DataLoader::Pass* const asked_later = may_look_ahead() ? nullptr : &pass;
+      const bool reads_now = reads_before_step();
+      if (reads_now && !fetched) fetched = data_.fetch_train(pass);
+      DataLoader::Pass* const asked_later = reads_now || may_look_ahead() ? nullptr : &pass;
       auto [batch, info] = next_batch(pass, fetched);
       known_last = info.is_last;
       const BatchResult result = noting_errors(
@@ -317,7 +319,8 @@ FitLoop::BatchAndInfo FitLoop::next_batch(DataLoader::Pass& pass, std::optional<
   const bool is_lent = fetched.has_value() && share && share->own == 0;
   BatchInfo info{.batch_idx = progress_.batch, .has_data = fetched.has_value() && !is_lent};
   const bool limit_hit = train_batches && progress_.batch + 1 >= *train_batches;
-  const bool looks_ahead = may_look_ahead();
+  const bool reads_later = reads_before_step();
+  const bool looks_ahead = !reads_later && may_look_ahead();
   const bool had_batch = fetched.has_value();
   std::optional<Batch> next;
   if (!limit_hit && had_batch && looks_ahead) next = data_.fetch_train(pass);
@@ -330,7 +333,7 @@ FitLoop::BatchAndInfo FitLoop::next_batch(DataLoader::Pass& pass, std::optional<
   info.examples = planned ? planned->own : batch.size();
   info.usual_examples = data_.loaders().train.options().batch_size;
   if (ranks == 1) {
-    info.is_last = limit_hit || (looks_ahead && !next.has_value());
+    info.is_last = limit_hit || (reads_later ? pass.remaining() == 0 : looks_ahead && !next.has_value());
   } else if (share) {
     // Known beforehand: the examples of the batch are weighted alike, whichever rank has them.
     info.is_last = limit_hit;
@@ -354,13 +357,15 @@ FitLoop::BatchAndInfo FitLoop::next_batch(DataLoader::Pass& pass, std::optional<
   return {std::move(batch), info};
 }
 
-bool FitLoop::may_look_ahead() const {
+bool FitLoop::reads_before_step() const {
   const DataLoader& train = data_.loaders().train;
-  // What this thread reads just before its step is in the caches for it.
-  const bool reads_itself =
-      train.dataset() != nullptr && train.options().num_workers == 0 && strategy_.root_device().is_cpu();
-  if (reads_itself && data_.train_batches() && strategy_.data_parallel_rank().size == 1) return false;
-  if (train.looks_ahead()) return true;
+  const bool is_counted = strategy_.data_parallel_rank().size == 1 || data_.train_ranks() > 1;
+  return is_counted && train.dataset() != nullptr && train.options().num_workers == 0 &&
+         strategy_.root_device().is_cpu();
+}
+
+bool FitLoop::may_look_ahead() const {
+  if (data_.loaders().train.looks_ahead()) return true;
   const int64_t window =
       progress_.window_index == 0 ? optimizers_.accumulation().at(progress_.epoch) : progress_.window_size;
   return progress_.window_index + 1 < window;

@@ -71,6 +71,9 @@ class FitLoop {
   void check_independent_steps() const;
   /// Goes on to a batch of this epoch, other ranks having trained on those before it.
   void count_batches_to(int64_t batch, const data::TakenBatches& batches);
+  /// Whether a batch is read just before its step, in the memory that the one before it has left: what a CPU reads for
+  /// itself is then in its caches. Of data whose last batch is known beforehand.
+  bool reads_before_step() const;
   /// Takes the batch that was fetched, and fetches the one after it where may_look_ahead(): one batch of lookahead
   /// tells whether this is the last one.
   BatchAndInfo next_batch(DataLoader::Pass& pass, std::optional<Batch>& fetched);

@@ -248,6 +248,34 @@ TEST(LookaheadValues, AResumedRunGoesOnWithTheSame) {
   }
 }
 
+/// A data set of known size, of which the CPU that trains reads each batch itself, after all of the one before it.
+TEST(LookaheadValues, BatchesOfASizedDataSetAreReadOneByOne) {
+  class Told : public data::Dataset {
+   public:
+    explicit Told(std::vector<std::string>& lines) : lines_(lines) {}
+    int64_t size() const override { return 5; }
+    Batch get_batch(std::span<const int64_t> indices, data::Generator&) const override {
+      lines_.push_back(fmt::format("read {}", indices.front()));
+      const auto count = static_cast<int64_t>(indices.size());
+      return {{"x", at::ones({count}, at::kDouble)}, {"seen", at::zeros({count}, at::kDouble)}};
+    }
+
+   private:
+    std::vector<std::string>& lines_;
+  };
+  for (const int64_t accumulate : {1, 2}) {
+    Journal journal;
+    TrainerOptions options = precise(1);
+    options.accumulate_grad_batches = accumulate;
+    options.callbacks = {journal.callback()};
+    Trainer(options).fit(make<Policy>({}), DataLoader(std::make_shared<Told>(journal.lines), {.batch_size = 2}));
+    for (std::string& line : journal.lines) line.resize(std::min(line.size(), line.find(" step")));
+    EXPECT_EQ(journal.lines, (std::vector<std::string>{"read 0", "start batch 0", "end batch 0", "read 2",
+                                                       "start batch 1", "end batch 1", "read 4", "start batch 2",
+                                                       "end batch 2", "validation batch 3", "epoch batch 3"}));
+  }
+}
+
 TEST(LookaheadValues, WorkersAreRefused) {
   const auto numbers = std::make_shared<Numbers>(3, [] { return 0.0; });
   try {
