@@ -89,7 +89,8 @@ std::string explanation(const std::string& path, const Error& cause) {
   std::string_view message = cause.what();
   message.remove_prefix(std::min(message.size(), cause.component().size() + 3));
   if (cause.component() == "checkpoint") return std::string(message);
-  if (cause.component() != "files") return fmt::format("cannot save {}: {}", path, cause.what());
+  const bool is_of_the_system = cause.component() == "files" && message.find("; valid: ") == std::string_view::npos;
+  if (!is_of_the_system) return fmt::format("cannot save {}: {}", path, cause.what());
   const size_t colon = message.rfind(": ");
   const std::string_view reason = colon == std::string_view::npos ? message : message.substr(colon + 2);
   const std::string_view action = message.substr(0, colon);

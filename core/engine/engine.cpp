@@ -66,6 +66,7 @@ class Engine::Calls final : public RankCalls {
         trainer_(std::move(trainer)),
         request_{.stage = Stage::kFit, .module = std::move(module), .is_driven = true} {
     check();
+    parts().context.require_free(*request_.module, "an engine");
     parts().context.attach(request_.module);  // for Rank::module, before the first step
   }
 
@@ -82,6 +83,7 @@ class Engine::Calls final : public RankCalls {
   void run_on_ranks(Rank& engine, const std::function<void(Rank&)>& steps) {
     if (is_inside() || is_running_) throw Error("engine", "run inside of run or of a step; valid: one after the other");
     require_open("run");
+    if (steps == nullptr) throw Error("engine", "run was given no function");
     is_running_ = true;
     const auto leave = c10::make_scope_exit([this] { is_running_ = false; });
     if (has_thread_ranks())

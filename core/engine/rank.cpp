@@ -102,6 +102,7 @@ void Rank::epoch(const std::function<void()>& steps) {
   calls_->run(
       "epoch",
       [&] {
+        if (steps == nullptr) throw Error("engine", "epoch was given no function");
         if (fit.in_epoch())
           throw Error("engine",
                       "epoch inside of an epoch; valid: one after the other; hint: a single epoch() around "
@@ -146,6 +147,11 @@ void Rank::backward(const at::Tensor& loss, const BackwardOptions& options) {
 
 void Rank::optimizer_step(int64_t index) {
   require_in_step("optimizer_step");
+  if (module().automatic_optimization)
+    throw Error(
+        "engine",
+        "optimizer_step is for manual optimization; got a module whose optimizers step behind its loss; hint: set "
+        "automatic_optimization = false in the module's constructor");
   module().optimizer(index).step();
 }
 

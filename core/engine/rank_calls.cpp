@@ -13,10 +13,13 @@ RankCalls::Use::Use(RankCalls& calls, const char* name) : calls_(calls) {
   if (!calls.user_.compare_exchange_strong(holder, std::this_thread::get_id())) {
     const char* const other = calls.under_way_.load();
     if (holder == std::this_thread::get_id())
-      throw Error("engine", fmt::format("{} inside of a step; got a call from a hook or a step of {}; valid: between "
-                                        "steps; hint: trainer().save_checkpoint() in a hook saves at the end of the "
-                                        "batch",
-                                        name, other));
+      throw Error("engine",
+                  fmt::format("{} inside of a step; got a call from a hook or a step of {}; valid: between "
+                              "steps{}",
+                              name, other,
+                              std::string_view(name) == "save"
+                                  ? "; hint: trainer().save_checkpoint() in a hook saves at the end of the batch"
+                                  : ""));
     throw Error("engine", fmt::format("{} while another thread uses the engine; got {} under way there; valid: one "
                                       "thread at a time; hint: an engine for each thread, or a lock around its calls",
                                       name, other));

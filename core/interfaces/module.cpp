@@ -133,8 +133,10 @@ int64_t Module::dataloader_idx() const { return runtime("dataloader_idx()").data
 OptimizerHandle& Module::optimizer(int64_t index) const {
   auto& all = runtime("optimizer()").optimizers();
   if (index < 0 || index >= static_cast<int64_t>(all.size()))
-    throw Error("module", fmt::format("there is no optimizer({}); got {} from configure_optimizers; valid: 0 to {}",
-                                      index, all.size(), static_cast<int64_t>(all.size()) - 1));
+    throw Error("module", fmt::format("there is no optimizer({}); {}", index,
+                                      all.empty() ? "valid: from on_fit_start on, in training with configure_optimizers"
+                                                  : fmt::format("got {} from configure_optimizers; valid: 0 to {}",
+                                                                all.size(), all.size() - 1)));
   return *all[static_cast<size_t>(index)];
 }
 

@@ -1,5 +1,6 @@
 #include <levin/core/trainer/module_context.h>
 
+#include <levin/core/base/error.h>
 #include <levin/core/comm/collective.h>
 #include <levin/core/comm/device_mesh.h>
 #include <levin/core/interfaces/ranks.h>
@@ -7,6 +8,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <fmt/format.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <utility>
@@ -23,14 +25,25 @@ ModuleContext::ModuleContext(Trainer& trainer, const ResolvedOptions& options, T
       optimizers_(optimizers),
       step_(step) {}
 
-ModuleContext::~ModuleContext() {
-  if (state_.module != nullptr) state_.module->attach(nullptr);
-}
+ModuleContext::~ModuleContext() { detach(); }
 
 void ModuleContext::attach(std::shared_ptr<Module> module) {
-  if (state_.module != nullptr) state_.module->attach(nullptr);
+  detach();
   state_.module = std::move(module);
   state_.module->attach(this);
+}
+
+/// Another trainer may have the module by now.
+void ModuleContext::detach() {
+  if (state_.module != nullptr && state_.module->attached_runtime() == this) state_.module->attach(nullptr);
+}
+
+void ModuleContext::require_free(const Module& module, std::string_view call) const {
+  const auto* const other = dynamic_cast<const ModuleContext*>(module.attached_runtime());
+  if (other == nullptr || other == this || other->state_.status != TrainerStatus::kRunning) return;
+  throw Error("trainer", fmt::format("{} was given a module that another trainer or engine is at work with; valid: a "
+                                     "module of its own, or this one after that call, or that engine's close()",
+                                     call));
 }
 
 void ModuleContext::log(std::string_view name, const at::Tensor& value, const LogOptions& options) {

@@ -24,6 +24,8 @@ class ModuleContext final : public detail::ModuleRuntime {
 
   /// Attaches to the module of a call, in place of the one before.
   void attach(std::shared_ptr<Module> module);
+  /// Throws levin::Error where another trainer is at work with the module of `call`.
+  void require_free(const Module& module, std::string_view call) const;
 
   DataConnector& data() { return data_; }
 
@@ -42,6 +44,8 @@ class ModuleContext final : public detail::ModuleRuntime {
   void use_prefetched(Batch& batch, const at::Device& device) override;
 
  private:
+  void detach();
+
   Trainer& trainer_;
   TrainerState& state_;
   Strategy& strategy_;

@@ -160,6 +160,7 @@ void load_weights_into(Module& module, const std::string& path, bool strict) {
 
 void Trainer::begin_export(const std::shared_ptr<Module>& module) {
   if (module == nullptr) throw Error("export", "export_model needs a module; got nullptr");
+  components_->context.require_free(*module, "export_model");
   CallScope::begin(components_->at_work, "export_model");
   components_->context.attach(module);
 }

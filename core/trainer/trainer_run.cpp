@@ -85,6 +85,7 @@ void TrainerRun::close() {
 }
 
 void TrainerRun::start_anew() {
+  parts_.context.require_free(*request_.module, request_.tune ? "tune" : to_string(request_.stage));
   if (request_.stage == Stage::kFit) {
     if (!request_.tune && !request_.module->automatic_optimization) check_manual_optimization();
     parts_.begin_fit();

@@ -14,6 +14,8 @@
 #include <levin/core/checkpoint/checkpoint.h>
 #include <levin/core/checkpoint/state_bytes.h>
 #include <levin/core/engine/engine.h>
+#include <levin/core/optim/adam.h>
+#include <levin/core/optim/sgd.h>
 #include <levin/loggers/csv_logger.h>
 
 #include <fmt/format.h>
@@ -188,34 +190,111 @@ TEST_P(EngineSteps, GoOnWhereFitStoppedAndFitWhereTheyDid) {
 
 INSTANTIATE_TEST_SUITE_P(
     Cases, EngineSteps,
-    ::testing::Values(StepCase{"single", [](TrainerOptions&) {}},
-                      StepCase{"recorded", [](TrainerOptions& options) { options.graph = true; }},
-                      StepCase{"accumulation", [](TrainerOptions& options) { options.accumulate_grad_batches = 2; }},
-                      StepCase{"clipping", [](TrainerOptions& options) { options.gradient_clip_val = 0.1; }},
-                      StepCase{"float16", [](TrainerOptions& options) { options.precision = "16-mixed"; }},
-                      StepCase{"bfloat16", [](TrainerOptions& options) { options.precision = "bf16-mixed"; }},
-                      StepCase{"average",
-                               [](TrainerOptions& options) {
-                                 options.callbacks.push_back(make<WeightAveraging>({.decay = 0.9}));
-                               }},
-                      StepCase{"ddp_threads",
-                               [](TrainerOptions& options) {
-                                 options.strategy = "ddp_threads";
-                                 options.devices = 2;
-                               }},
-                      StepCase{"ddp_threads_accumulation",
-                               [](TrainerOptions& options) {
-                                 options.strategy = "ddp_threads";
-                                 options.devices = 2;
-                                 options.accumulate_grad_batches = 2;
-                               }},
-                      StepCase{"sharded_threads",
-                               [](TrainerOptions& options) {
-                                 options.strategy =
-                                     Spec<Strategy>(Config::parse("{name: sharded_threads, stage: 3}", {}));
-                                 options.devices = 2;
-                               }}),
+    ::testing::Values(
+        StepCase{"single", [](TrainerOptions&) {}},
+        StepCase{"recorded", [](TrainerOptions& options) { options.graph = true; }},
+        StepCase{"accumulation", [](TrainerOptions& options) { options.accumulate_grad_batches = 2; }},
+        StepCase{"clipping", [](TrainerOptions& options) { options.gradient_clip_val = 0.1; }},
+        StepCase{"float16", [](TrainerOptions& options) { options.precision = "16-mixed"; }},
+        StepCase{"bfloat16", [](TrainerOptions& options) { options.precision = "bf16-mixed"; }},
+        StepCase{"average",
+                 [](TrainerOptions& options) { options.callbacks.push_back(make<WeightAveraging>({.decay = 0.9})); }},
+        StepCase{"ddp_threads",
+                 [](TrainerOptions& options) {
+                   options.strategy = "ddp_threads";
+                   options.devices = 2;
+                 }},
+        StepCase{"ddp_threads_accumulation",
+                 [](TrainerOptions& options) {
+                   options.strategy = "ddp_threads";
+                   options.devices = 2;
+                   options.accumulate_grad_batches = 2;
+                 }},
+        StepCase{"mesh_threads",
+                 [](TrainerOptions& options) {
+                   options.strategy =
+                       Spec<Strategy>(Config::parse("{replicate: 2, shard: 2, start_method: thread}", {}));
+                   options.devices = 4;
+                 }},
+        StepCase{"recorded_accumulation_clipping_average",
+                 [](TrainerOptions& options) {
+                   options.graph = true;
+                   options.accumulate_grad_batches = 2;
+                   options.gradient_clip_val = 0.1;
+                   options.callbacks.push_back(make<WeightAveraging>({.decay = 0.9}));
+                 }},
+        StepCase{"sharded_threads",
+                 [](TrainerOptions& options) {
+                   options.strategy = Spec<Strategy>(Config::parse("{name: sharded_threads, stage: 3}", {}));
+                   options.devices = 2;
+                 }}),
     name_of);
+
+/// Two optimizers by hand, of which the second steps in every other batch.
+class TwoByHand : public Module {
+ public:
+  struct Options {
+    static void describe(Schema<Options>& /*schema*/) {}
+  };
+  explicit TwoByHand(const Options& /*options*/) {
+    automatic_optimization = false;
+    first = register_module("first", torch::nn::Linear(4, 4));
+    second = register_module("second", torch::nn::Linear(4, 1));
+  }
+  StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+    const at::Tensor loss = at::mse_loss(second(first(batch["x"]).tanh()), batch["y"]);
+    optimizer(0).zero_grad();
+    manual_backward(loss);
+    optimizer(0).step();
+    if (batch_idx % 2 == 1) {
+      optimizer(1).step();
+      optimizer(1).zero_grad();
+    }
+    log("loss", loss.detach(), {.on_epoch = true});
+    return StepOutput();
+  }
+  OptimizerConfigs configure_optimizers() override {
+    return {{.optimizer = std::make_shared<optim::Adam>(first->parameters(), optim::AdamOptions{.lr = 0.01})},
+            {.optimizer = std::make_shared<optim::SGD>(second->parameters(), optim::SGDOptions{.lr = 0.1})}};
+  }
+
+  torch::nn::Linear first{nullptr}, second{nullptr};
+};
+
+TEST(Engine, StepsByHandAreThoseOfFit) {
+  const auto make_by_hand = [] {
+    seed_everything(7);
+    return make<TwoByHand>({});
+  };
+  for (const char* precision : {"32-true", "16-mixed"})
+    for (const char* strategy : {"single_device", "ddp_threads"}) {
+      SCOPED_TRACE(fmt::format("{} {}", precision, strategy));
+      const std::string root = fresh_folder("engine");
+      const auto options_in = [&](const std::string& folder) {
+        TrainerOptions options = options_of({"", [](TrainerOptions&) {}}, 2, root + folder);
+        options.precision = precision;
+        options.strategy = strategy;
+        options.devices = std::string(strategy) == "ddp_threads" ? 2 : 1;
+        return options;
+      };
+      const auto of_fit = make_by_hand();
+      Trainer trainer(options_in("/fit"));
+      trainer.fit(of_fit, training_data());
+
+      const auto module = make_by_hand();
+      Engine engine(module, options_in("/engine"));
+      engine.run([](Rank& rank) { train(rank, training_data(), 2, /*validates=*/false); });
+      EXPECT_TRUE(identical(weights(*of_fit), weights(*module)));
+      EXPECT_EQ(trainer.callback_metrics(), engine.trainer().callback_metrics());
+      expect_same_checkpoint(root + "/fit/epoch0", root + "/engine/epoch0");
+
+      const auto resumed = make_by_hand();
+      Engine goes_on(resumed, options_in("/goes_on"));
+      goes_on.load(root + "/fit/epoch0");
+      goes_on.run([](Rank& rank) { train(rank, training_data(), 2, /*validates=*/false); });
+      EXPECT_TRUE(identical(weights(*of_fit), weights(*resumed)));
+    }
+}
 
 // ---- Without run
 
@@ -913,6 +992,56 @@ TEST(BadEngine, FitWithBatchesOfAnotherSizeIsRefused) {
   Trainer trainer(quiet(2));
   EXPECT_THAT(error_of([&] { trainer.fit(make_module(), tiny_loader(), root + "/uneven"); }),
               HasSubstr("with batches of other sizes than the training loader has now"));
+}
+
+TEST(BadEngine, AModuleThatAnotherIsAtWorkWith) {
+  constexpr const char* kRefused = "was given a module that another trainer or engine is at work with";
+  const auto module = make_module();
+  Engine first(module, quiet(-1));
+  first.train_step(tiny_batch());
+  EXPECT_THAT(error_of([&] { Engine(module, quiet(-1)); }), HasSubstr(std::string("[trainer] an engine ") + kRefused));
+  Trainer trainer(quiet(1));
+  EXPECT_THAT(error_of([&] { trainer.fit(module, training_data()); }),
+              HasSubstr(std::string("[trainer] fit ") + kRefused));
+  EXPECT_THAT(error_of([&] { trainer.validate(module, validation_data()); }), HasSubstr(kRefused));
+  first.train_step(tiny_batch());
+  EXPECT_EQ(first.step(), 2) << "refused calls change nothing";
+  first.close();
+  trainer.fit(module, training_data());
+
+  // One after the other it may have several: an old one that ends leaves it to the new one.
+  auto old = std::make_unique<Trainer>(quiet(1));
+  old->fit(module, training_data());
+  Engine second(module, quiet(-1));
+  second.train_step(tiny_batch());
+  old.reset();
+  second.train_step(tiny_batch());
+  EXPECT_EQ(second.step(), 2);
+}
+
+TEST(BadEngine, WhatIsNotOfAutomaticOptimization) {
+  Engine engine(make_module(), quiet(-1));
+  const auto step = [&](const char* call, const std::function<void()>& function) {
+    std::string error;
+    engine.train_step(tiny_batch(), {.step = [&](Module& module, const Batch& batch) {
+                        error = error_of(function);
+                        return module.training_step(batch, 0);
+                      }});
+    EXPECT_THAT(error, HasSubstr(std::string(call) + " is for manual optimization"));
+  };
+  step("optimizer_step", [&] { engine.optimizer_step(); });
+  step("backward()", [&] { engine.backward(at::ones({}, at::requires_grad())); });
+  EXPECT_EQ(engine.step(), 2);
+}
+
+TEST(BadEngine, FunctionsAndPathsThatAreEmpty) {
+  Engine engine(make_module(), quiet(-1));
+  EXPECT_EQ(error_of([&] { engine.epoch(nullptr); }), "[engine] epoch was given no function");
+  EXPECT_EQ(error_of([&] { engine.run(nullptr); }), "[engine] run was given no function");
+  EXPECT_THAT(error_of([&] { engine.save(""); }), HasSubstr("valid: a path that ends with its name"));
+  EXPECT_THAT(error_of([&] { engine.module().optimizer(1); }), HasSubstr("there is no optimizer(1); got 1 from"));
+  engine.train_step(tiny_batch());
+  EXPECT_EQ(engine.step(), 1);
 }
 
 TEST(BadEngine, TheEnginesTrainerHasNoOtherCalls) {
