@@ -87,8 +87,9 @@ void CheckpointUploader::finish() noexcept {
     const MutexLock lock(mutex_);
     if (jobs_.empty()) return;
     std::vector<std::string> names;
-    for (const Job& job : jobs_) names.push_back(job.name);
-    log::warning(fmt::format("not uploaded to {}: {}", folder_.text(), join(names)));
+    for (const Job& job : jobs_)
+      if (!job.is_uploaded) names.push_back(job.name);
+    if (!names.empty()) log::warning(fmt::format("not uploaded to {}: {}", folder_.text(), join(names)));
     jobs_.clear();
   } catch (const std::exception& error) {
     log::warning(error.what());
@@ -116,7 +117,9 @@ void CheckpointUploader::run() {
         job = jobs_.erase(job);
         continue;
       }
-      log::warning(fmt::format("the checkpoint {} could not be uploaded{}: {}", job->name,
+      log::warning(fmt::format("{} {} could not be {}{}: {}",
+                               job->is_uploaded ? "what is superseded by the checkpoint" : "the checkpoint", job->name,
+                               job->is_uploaded ? "removed" : "uploaded",
                                is_over_ ? "" : ", which is tried again at the next save", problem));
       ++job;
     }
@@ -124,15 +127,27 @@ void CheckpointUploader::run() {
   }
 }
 
-std::string CheckpointUploader::perform(const Job& job, bool& is_away) {
+std::string CheckpointUploader::perform(Job& job, bool& is_away) {
   try {
     const auto upload = job.only_newer ? upload_newer_checkpoint : upload_checkpoint;
-    upload(store_, folder_, job.name, job.files->path());
-    for (const std::string& name : job.superseded) remove_remote_checkpoint(store_, folder_, name);
+    if (!job.is_uploaded) upload(store_, folder_, job.name, job.files->path());
+    job.is_uploaded = true;
+    for (const std::string& name : job.superseded) remove_superseded(name);
     return "";
   } catch (const std::exception& error) {
     is_away = dynamic_cast<const StoreUnavailable*>(&error) != nullptr;
     return error.what();
+  }
+}
+
+/// A refusal is not tried again.
+void CheckpointUploader::remove_superseded(const std::string& name) {
+  try {
+    remove_remote_checkpoint(store_, folder_, name);
+  } catch (const StoreUnavailable&) {
+    throw;
+  } catch (const Error& error) {
+    log::warning_once(fmt::format("superseded checkpoints stay in the store: {}", error.what()));
   }
 }
 

@@ -42,12 +42,14 @@ class CheckpointUploader {
     std::unique_ptr<PendingDirectory> files;  ///< a folder that nobody changes
     std::vector<std::string> superseded;      ///< names
     bool only_newer = false;                  ///< than what the store has of that name
+    bool is_uploaded = false;                 ///< what it supersedes is still to be removed
   };
 
   void add(const std::string& path, const std::string& superseded, bool only_newer) noexcept;
   void run();
   /// Returns what went wrong, or nothing; in `is_away` whether it would with any other job.
-  std::string perform(const Job& job, bool& is_away);
+  std::string perform(Job& job, bool& is_away);
+  void remove_superseded(const std::string& name);
 
   const RemoteUrl folder_;
   ObjectStore store_;

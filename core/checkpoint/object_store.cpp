@@ -147,7 +147,15 @@ void ObjectStore::put(const std::string& key, const std::string& path) {
   const uint64_t size = std::filesystem::file_size(path, error);
   if (error) throw Error("checkpoint", fmt::format("cannot read {}: {}", path, error.message()));
   if (size > options_.part_bytes) return put_in_parts(key, path, size);
-  const HttpResponse response = send({.method = "PUT", .url = address(key), .file = path}, "write to", is_written);
+  write({.method = "PUT", .url = address(key), .file = path});
+}
+
+void ObjectStore::put_text(const std::string& key, const std::string& text) {
+  write({.method = "PUT", .url = address(key), .body = text});
+}
+
+void ObjectStore::write(HttpRequest request) {
+  const HttpResponse response = send(std::move(request), "write to", is_written);
   if (response.status == 404)
     throw Error("checkpoint", fmt::format("cannot write to {}: {}", url_.text(), reason_of(response)));
 }

@@ -57,6 +57,8 @@ class ObjectStore {
 
   /// Stores a file as an object, which appears at once and whole.
   void put(const std::string& key, const std::string& path);
+  /// Stores a small object likewise.
+  void put_text(const std::string& key, const std::string& text);
   /// Returns a small object; nothing where there is none.
   std::optional<std::string> get(const std::string& key);
   /// Returns an object's size without reading it; nothing where there is none, or the server does not say.
@@ -73,6 +75,7 @@ class ObjectStore {
   /// `is_answer` says whether an answer without an error's status is one to this request.
   using IsAnswer = bool (*)(const HttpResponse& response);
   HttpResponse send(HttpRequest request, const std::string& what, IsAnswer is_answer);
+  void write(HttpRequest request);
   void put_in_parts(const std::string& key, const std::string& path, uint64_t size);
   std::string address(const std::string& key) const;
 

@@ -15,6 +15,8 @@
 #include <algorithm>
 #include <filesystem>
 #include <limits>
+#include <map>
+#include <set>
 #include <system_error>
 #include <tuple>
 #include <utility>
@@ -27,24 +29,53 @@ std::string numbered(const std::string& name, int64_t number) {
   return number == 0 ? name : fmt::format("{}~{}", name, number);
 }
 
+/// The name without a number.
+std::string plain_name(const std::string& name) {
+  const size_t mark = name.find_last_not_of("0123456789");
+  const bool is_numbered = mark != std::string::npos && mark > 0 && mark + 1 < name.size() && name[mark] == '~';
+  return is_numbered ? name.substr(0, mark) : name;
+}
+
 std::string key_of(const RemoteUrl& checkpoint, const std::string& file) { return (checkpoint / file).key; }
+
+/// What stands in the manifest's place where a server does not remove it.
+constexpr const char* kRemoved = "removed\n";
+
+/// The manifest of a checkpoint, damaged or not; nothing where there is no checkpoint.
+std::optional<std::string> find_manifest(ObjectStore& store, const RemoteUrl& checkpoint) {
+  auto text = store.get(key_of(checkpoint, kManifestFile));
+  return text == kRemoved ? std::nullopt : std::move(text);
+}
 
 /// The checkpoints of one name that have a manifest, damaged or not.
 std::vector<RemoteUrl> versions_of(ObjectStore& store, const RemoteUrl& folder, const std::string& name) {
   std::vector<RemoteUrl> versions;
   for (const std::string& found : store.folders(folder.key)) {
-    const bool is_version =
-        found == name ||
-        (found.starts_with(name + "~") && found.find_first_not_of("0123456789", name.size() + 1) == std::string::npos);
-    if (is_version && store.get(key_of(folder / found, kManifestFile))) versions.push_back(folder / found);
+    const bool is_version = found == name || (found != plain_name(found) && plain_name(found) == name);
+    if (is_version && find_manifest(store, folder / found)) versions.push_back(folder / found);
   }
   return versions;
 }
 
+/// Which of two checkpoints of one name was saved later.
+bool is_newer(const RemoteCheckpoint& a, const RemoteCheckpoint& b) {
+  const auto age = [](const CheckpointInfo& info) { return std::tie(info.created, info.global_step, info.epoch); };
+  return age(a.manifest.info) > age(b.manifest.info);
+}
+
 void remove_objects(ObjectStore& store, const RemoteUrl& checkpoint) {
-  const auto text = store.get(key_of(checkpoint, kManifestFile));
-  store.remove(key_of(checkpoint, kManifestFile));
+  const std::string manifest = key_of(checkpoint, kManifestFile);
+  const auto text = find_manifest(store, checkpoint);
   if (!text) return;
+  store.remove(manifest);
+  if (store.get(manifest)) {
+    store.put_text(manifest, kRemoved);
+    log::warning_once(
+        fmt::format("the store of {}://{} keeps objects that it was asked to remove: those of superseded checkpoints "
+                    "stay there, under manifests that say 'removed'; hint: the server, or a proxy before it, ignores "
+                    "DELETE",
+                    checkpoint.scheme, checkpoint.bucket));
+  }
   try {
     for (const auto& file : parse_manifest(*text, checkpoint.text()).files)
       store.remove(key_of(checkpoint, file.first));
@@ -96,7 +127,7 @@ void upload_checkpoint(ObjectStore& store, const RemoteUrl& folder, const std::s
     if (std::any_of(former.begin(), former.end(), [&](const RemoteUrl& version) { return version.key == url.key; }))
       continue;
     // A list may lag behind: what it lacks is not overwritten either.
-    if (!store.get(key_of(url, kManifestFile))) break;
+    if (!find_manifest(store, url)) break;
     former.push_back(url);
   }
   for (const auto& file : manifest.files) store.put(key_of(url, file.first), path + "/" + file.first);
@@ -107,7 +138,12 @@ void upload_checkpoint(ObjectStore& store, const RemoteUrl& folder, const std::s
                            fmt::format("cannot write to {}: {} is read back as something else; hint: what answers may "
                                        "be no store of objects",
                                        folder.text(), (url / kManifestFile).text()));
-  for (const RemoteUrl& version : former) remove_objects(store, version);
+  try {
+    for (const RemoteUrl& version : former) remove_objects(store, version);
+  } catch (const Error& error) {
+    // The upload is done. The next one of this name tries again.
+    log::warning_once(fmt::format("what the upload of '{}' supersedes stays in the store: {}", name, error.what()));
+  }
 }
 
 void upload_newer_checkpoint(ObjectStore& store, const RemoteUrl& folder, const std::string& name,
@@ -131,7 +167,7 @@ void remove_remote_checkpoint(ObjectStore& store, const RemoteUrl& folder, const
 }
 
 std::optional<RemoteCheckpoint> find_remote_checkpoint(ObjectStore& store, const RemoteUrl& url) {
-  auto text = store.get(key_of(url, kManifestFile));
+  auto text = find_manifest(store, url);
   if (!text) return {};
   Manifest manifest = parse_manifest(*text, (url / kManifestFile).text());
   return RemoteCheckpoint{.url = url, .manifest = std::move(manifest), .manifest_text = std::move(*text)};
@@ -150,13 +186,54 @@ std::vector<RemoteCheckpoint> remote_checkpoints(ObjectStore& store, const Remot
       if (damaged != nullptr) damaged->emplace_back(error.what());
     }
   }
-  const auto age = [](const RemoteCheckpoint& checkpoint) {
+  std::map<std::string, const RemoteCheckpoint*> newest;
+  const auto name_of = [&](const RemoteCheckpoint& checkpoint) {
+    return plain_name(checkpoint.url.key.substr(checkpoint.url.key.rfind('/') + 1));
+  };
+  for (const RemoteCheckpoint& checkpoint : found) {
+    const RemoteCheckpoint*& known = newest[name_of(checkpoint)];
+    if (known == nullptr || is_newer(checkpoint, *known)) known = &checkpoint;
+  }
+  std::set<std::string> superseded;
+  for (const RemoteCheckpoint& checkpoint : found)
+    if (newest.at(name_of(checkpoint)) != &checkpoint) superseded.insert(checkpoint.url.key);
+  const auto age = [&](const RemoteCheckpoint& checkpoint) {
     const CheckpointInfo& info = checkpoint.manifest.info;
-    return std::tie(info.global_step, info.epoch, info.created);
+    return std::tuple(!superseded.contains(checkpoint.url.key), info.global_step, info.epoch, info.created);
   };
   std::stable_sort(found.begin(), found.end(), [&](const auto& a, const auto& b) { return age(a) > age(b); });
   return found;
 }
+
+namespace {
+
+/// The newest upload of the name that an address ends with, `known` among them; nothing where there is none.
+std::optional<RemoteCheckpoint> newest_upload(ObjectStore& store, const RemoteUrl& url,
+                                              std::optional<RemoteCheckpoint> known) {
+  const size_t slash = url.key.rfind('/');
+  const RemoteUrl folder{url.scheme, url.bucket, slash == std::string::npos ? "" : url.key.substr(0, slash)};
+  std::vector<RemoteUrl> versions;
+  try {
+    versions = versions_of(store, folder, url.key.substr(slash + 1));
+  } catch (const StoreUnavailable&) {
+    throw;
+  } catch (const Error&) {
+    return known;  // keys that may read and not list
+  }
+  for (const RemoteUrl& version : versions) {
+    try {
+      auto other = find_remote_checkpoint(store, version);
+      if (other && (!known || is_newer(*other, *known))) known = std::move(other);
+    } catch (const StoreUnavailable&) {
+      throw;
+    } catch (const Error& error) {
+      log::warning(error.what());
+    }
+  }
+  return known;
+}
+
+}  // namespace
 
 std::string download_checkpoint(ObjectStore& store, const RemoteCheckpoint& checkpoint, const std::string& into) {
   const std::string& key = checkpoint.url.key;
@@ -189,8 +266,8 @@ std::string fetch_checkpoint(const std::string& url, const std::string& into) {
   const RemoteUrl place = parse_remote_url(url, "the checkpoint");
   ObjectStore store(place);
   if (!place.key.empty())
-    if (const auto checkpoint = find_remote_checkpoint(store, place))
-      return download_checkpoint(store, *checkpoint, into);
+    if (auto checkpoint = find_remote_checkpoint(store, place))
+      return download_checkpoint(store, *newest_upload(store, place, std::move(checkpoint)), into);
   std::vector<std::string> problems;
   std::vector<std::string> damaged;
   for (const RemoteCheckpoint& checkpoint : remote_checkpoints(store, place, &damaged)) {
@@ -206,6 +283,9 @@ std::string fetch_checkpoint(const std::string& url, const std::string& into) {
     }
   }
   problems.insert(problems.end(), damaged.begin(), damaged.end());
+  if (problems.empty() && !place.key.empty())
+    if (const auto checkpoint = newest_upload(store, place, std::nullopt))
+      return download_checkpoint(store, *checkpoint, into);
   throw Error("checkpoint", fmt::format("there is no whole checkpoint at {} nor in a folder below it{}", place.text(),
                                         problems.empty() ? "" : "; got " + join(problems, "; ")));
 }

@@ -5,6 +5,7 @@
 #include <levin/core/base/seed.h>
 #include <levin/core/base/type_name.h>
 #include <levin/core/comm/control_plane.h>
+#include <levin/core/comm/gather_on_first.h>
 #include <levin/core/connectors/error_context.h>
 #include <levin/core/connectors/join_scope.h>
 #include <levin/core/devices/cpu_cores.h>
@@ -18,6 +19,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <exception>
 #include <typeinfo>
 #include <utility>
@@ -402,6 +404,8 @@ FitLoop::BatchResult FitLoop::train_batch(Batch host_batch, const BatchInfo& inf
   }
   begun_batch_ = batch_idx;
   const StepOutput& output = step_.run(batch, info);
+  // Early, and often enough in epochs that take days.
+  if (std::has_single_bit(static_cast<uint64_t>(progress_.total_batches + 1))) step_.tell_refusal();
   check_loss(batch_idx, /*may_wait=*/false);
   bool is_last = info.is_last || step_.data_ended();
   if (pass != nullptr && !is_last) is_last = !fetch_after_step(*pass, next, info);
@@ -517,6 +521,7 @@ bool FitLoop::validate() {
 
 void FitLoop::finish_epoch(bool complete) {
   step_.combine_kept_gradients();  // which what is saved at this moment needs
+  step_.tell_refusal();
   if (progress_.batch > 0) unlogged_step_ = unlogged_step();
   logger_.callback_metrics();  // the last values of steps, which the end of the epoch forgets
   logger_.train_metrics().begin({.training_batches = progress_.total_batches});
@@ -738,12 +743,18 @@ void FitLoop::end_steps() {
 void FitLoop::suggest_workers(std::chrono::nanoseconds waited, std::chrono::nanoseconds total) const {
   const DataLoader& train = data_.loaders().train;
   if (!train.looks_ahead()) return;
-  const std::string hint = worker_hint({.waited = waited,
-                                        .total = total,
-                                        .workers = train.options().num_workers,
-                                        .cores = static_cast<int64_t>(CpuCores().usable()),
-                                        .is_stream = !train.num_examples()});
-  if (!hint.empty()) log::rank_zero_info_once(hint);
+  const std::string own = worker_hint({.waited = waited,
+                                       .total = total,
+                                       .workers = train.options().num_workers,
+                                       .cores = static_cast<int64_t>(CpuCores().usable()),
+                                       .is_stream = !train.num_examples()});
+  // Another rank's data may be the slow ones: rank 0 then waits in collectives.
+  const auto hints = gather_bytes_on_first(strategy_.collective(), own);
+  for (size_t rank = 0; rank < hints.size(); ++rank) {
+    if (hints[rank].empty()) continue;
+    log::rank_zero_info_once(rank == 0 ? hints[rank] : fmt::format("rank {}: {}", rank, hints[rank]));
+    return;
+  }
 }
 
 }  // namespace levin

@@ -88,7 +88,7 @@ struct RecordedStep::Shape {
 
 RecordedStep::RecordedStep(const ResolvedOptions& options, const TrainerState& state, LoggerConnector& logger,
                            OptimizerConnector& optimizers, std::unique_ptr<GraphRecorder> recorder,
-                           RecordedBodies bodies)
+                           RecordedBodies bodies, RecordingRefusal& refusal)
     : options_(options),
       state_(state),
       strategy_(*options.strategy),
@@ -98,6 +98,7 @@ RecordedStep::RecordedStep(const ResolvedOptions& options, const TrainerState& s
       is_manual_(!state.module->automatic_optimization),
       first_recorder_(std::move(recorder)),
       bodies_(std::move(bodies)),
+      refusal_(refusal),
       most_recordings_(kMostRecordings) {
   if (dynamic_cast<ComparableRecorder*>(first_recorder_.get()) != nullptr)
     most_shapes_ = kMostShapes;
@@ -116,7 +117,7 @@ RecordedStep::~RecordedStep() { set_step_is_recorded(false); }
 
 std::unique_ptr<RecordedStep> RecordedStep::make(const ResolvedOptions& options, const TrainerState& state,
                                                  LoggerConnector& logger, OptimizerConnector& optimizers,
-                                                 RecordedBodies bodies) {
+                                                 RecordedBodies bodies, RecordingRefusal& refusal) {
   GraphSupport support;
   const bool is_manual = !state.module->automatic_optimization;
   const auto takes_tensor = [](const OptimizerHandle* optimizer) {
@@ -141,11 +142,11 @@ std::unique_ptr<RecordedStep> RecordedStep::make(const ResolvedOptions& options,
   }
   if (support.recorder != nullptr)
     return std::unique_ptr<RecordedStep>(
-        new RecordedStep(options, state, logger, optimizers, std::move(support.recorder), std::move(bodies)));
+        new RecordedStep(options, state, logger, optimizers, std::move(support.recorder), std::move(bodies), refusal));
   if (options.given.graph.level() == Level::kRequired)
     throw Error("graph", fmt::format("steps cannot be recorded: {}; hint: graph: true takes ordinary steps instead",
                                      support.why_not));
-  log::rank_zero_warning(fmt::format("[graph] steps are not recorded: {}", support.why_not));
+  refusal.note(support.why_not);
   return nullptr;
 }
 
@@ -348,7 +349,7 @@ void RecordedStep::give_up(const std::string& reason) {
   if (options_.given.graph.level() == Level::kRequired)
     throw Error("graph",
                 fmt::format("steps cannot be recorded: {}; hint: graph: true takes ordinary steps instead", reason));
-  log::rank_zero_warning(fmt::format("[graph] steps are not recorded: {}", reason));
+  refusal_.note(reason);
 }
 
 void RecordedStep::end(const StepOutput& output, const StepScaling& scaling) {

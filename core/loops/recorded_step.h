@@ -8,6 +8,7 @@
 #include <levin/core/interfaces/step_output.h>
 #include <levin/core/loops/recorded_parts.h>
 #include <levin/core/loops/recorded_step_runners.h>
+#include <levin/core/loops/recording_refusal.h>
 #include <levin/core/loops/step_timer.h>
 #include <levin/core/options/resolved_options.h>
 
@@ -43,11 +44,11 @@ class StepRecording;
 /// is cut where hooks run.
 class RecordedStep {
  public:
-  /// Makes one; where the steps of this run cannot be recorded, returns nothing, and a warning says why. Throws
-  /// levin::Error instead where recording is required.
+  /// Makes one; where the steps of this run cannot be recorded, returns nothing, and `refusal` is told why. Throws
+  /// levin::Error instead where recording is required. `refusal` must live as long.
   static std::unique_ptr<RecordedStep> make(const ResolvedOptions& options, const TrainerState& state,
                                             LoggerConnector& logger, OptimizerConnector& optimizers,
-                                            RecordedBodies bodies);
+                                            RecordedBodies bodies, RecordingRefusal& refusal);
   ~RecordedStep();
 
   /// Decides what a step is. Returns what runs its parts; nullptr: it is an ordinary one.
@@ -60,7 +61,8 @@ class RecordedStep {
   enum class Kind { kOrdinary, kWatched, kReplayed };
 
   RecordedStep(const ResolvedOptions& options, const TrainerState& state, LoggerConnector& logger,
-               OptimizerConnector& optimizers, std::unique_ptr<GraphRecorder> recorder, RecordedBodies bodies);
+               OptimizerConnector& optimizers, std::unique_ptr<GraphRecorder> recorder, RecordedBodies bodies,
+               RecordingRefusal& refusal);
   Kind decide(const Batch& batch, const WindowPlace& place);
   /// Returns the shape of a step; nullptr when there are too many.
   Shape* shape_of(const Batch& batch, const WindowPlace& place);
@@ -90,6 +92,7 @@ class RecordedStep {
   ReplayedStep replayed_step_{optimizers_};
   std::unique_ptr<GraphRecorder> first_recorder_;
   const RecordedBodies bodies_;
+  RecordingRefusal& refusal_;
   size_t most_shapes_ = 1;
   int64_t most_recordings_;
   std::vector<std::unique_ptr<Shape>> shapes_;

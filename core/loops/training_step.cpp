@@ -495,6 +495,7 @@ void TrainingStep::clip_gradients(OptimizerHandle& optimizer) {
 
 void TrainingStep::start_recording() {
   if (options_.given.graph.level() == GraphMode::Level::kOff) return;
+  refusal_ = {};
   recorded_ =
       RecordedStep::make(options_, state_, logger_, optimizers_,
                          {.forward = [this](const Batch& batch) { return step_end(step(*state_.module, batch)); },
@@ -504,7 +505,13 @@ void TrainingStep::start_recording() {
                                 OptimizerHandle& optimizer = *optimizers_.all().front();
                                 clip_gradients(optimizer);
                                 optimizer.take_step(scaling);
-                              }});
+                              }},
+                         refusal_);
+}
+
+void TrainingStep::tell_refusal() {
+  const bool is_in_lockstep = strategy_.world_size() > 1 && find_independent_steps(strategy_) == nullptr;
+  if (is_in_lockstep && options_.given.graph.level() != GraphMode::Level::kOff) refusal_.tell(strategy_.collective());
 }
 
 void TrainingStep::manual_backward(const at::Tensor& loss, const BackwardOptions& options) {

@@ -67,6 +67,8 @@ class TrainingStep final : private StepPhases {
   /// Records steps and replays them from here on, where the options ask for it. Called on the thread that trains.
   void start_recording();
   void end_recording() { recorded_.reset(); }
+  /// Has rank 0 say why steps of other ranks alone are not recorded. Collective where steps may be recorded.
+  void tell_refusal();
 
  private:
   Module& module() override { return *state_.module; }
@@ -111,6 +113,7 @@ class TrainingStep final : private StepPhases {
   const OptimizerHandle::Closure closure_;
   std::function<StepOutput(const ForwardBackward&)> guard_;
   StepRunner ordinary_;
+  RecordingRefusal refusal_;
   std::unique_ptr<RecordedStep> recorded_;
   Body body_;
 

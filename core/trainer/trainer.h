@@ -213,9 +213,9 @@ class Trainer {
   /// Makes a forward compute in the trainer's precision, as in a step, until what is returned goes.
   [[nodiscard]] std::shared_ptr<void> autocast();
   /// Gathers the parameters of a module (the trained one, or one inside of it) where ranks divide them, until what is
-  /// returned goes: within one hook, and to read them, as changes are lost. They have the type that the model computes
-  /// with. Collective. Units gather their own parameters wherever all ranks call them; this is for what lies outside of
-  /// units. Throws levin::Error in a pipeline, whose stages have their own units only.
+  /// returned goes: within one hook. They have the type that the model computes with; of what is written to them each
+  /// rank keeps its part. Collective. Units gather their own parameters wherever all ranks call them; this is for what
+  /// lies outside of units. Does nothing in a pipeline, whose stages have their own units only.
   [[nodiscard]] std::shared_ptr<void> full_parameters(const torch::nn::Module& module);
 
   // ---- Memory.

@@ -6,6 +6,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/Event.h>
@@ -66,6 +67,10 @@ class SeveralWorks final : public Work {
   std::vector<std::unique_ptr<Work>> works_;
 };
 
+uint32_t version_of(const at::Tensor& tensor) {
+  return tensor.is_inference() ? 0 : tensor.unsafeGetTensorImpl()->version_counter().current_version();
+}
+
 at::Tensor released_parameter(const std::string& name, const at::Tensor& like) {
   return released_tensor(
       like, like.device(),
@@ -113,6 +118,7 @@ void FlatParameterGroup::lay_out(const at::TensorOptions& like, const std::vecto
   views_.clear();
   local_shards_.clear();
   absent_.clear();
+  versions_.clear();
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const auto& [parameter_name, parameter] = parameters_[i];
     const at::Tensor& value = values[i];
@@ -128,6 +134,7 @@ void FlatParameterGroup::lay_out(const at::TensorOptions& like, const std::vecto
     if (!options_.keeps_parameters) absent_.push_back(released_parameter(parameter_name, views_.back()));
   }
   show(/*whole=*/true);
+  for (const auto& item : parameters_) versions_.push_back(version_of(item.second));
   unsharded_ = true;
   reshard();
 }
@@ -206,8 +213,23 @@ void FlatParameterGroup::finish_unshard() {
   if (!options_.keeps_parameters) show(/*whole=*/true);
 }
 
+void FlatParameterGroup::take_changes() {
+  if (!is_ready() || shard_.is_alias_of(whole_)) return;
+  const PlainTensors plain;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const at::Tensor& parameter = parameters_[i].second;
+    const uint32_t version = version_of(parameter);
+    const auto here = local_shard(i);
+    if (std::exchange(versions_[i], version) == version || here.size == 0) continue;
+    at::Tensor own = shard_.narrow(0, here.in_shard, here.size);
+    const at::Tensor written = parameter.detach().flatten().narrow(0, here.in_parameter, here.size).to(own.device());
+    own.copy_(at::where(written == own.to(written.scalar_type()), own, written.to(own.scalar_type())));
+  }
+}
+
 void FlatParameterGroup::reshard() {
   if (options_.keeps_parameters) return;
+  take_changes();
   if (gathering_ != nullptr) gathering_->wait();
   gathering_.reset();
   const PlainTensors plain;
@@ -224,6 +246,7 @@ std::unique_ptr<Work> FlatParameterGroup::start_gather(const at::Tensor& flat) {
 }
 
 at::Tensor FlatParameterGroup::gathered_shards() {
+  take_changes();
   reshard();
   // Whole parameters that are kept may still be on their way, and the shard is a part of them.
   if (gathering_ != nullptr) gathering_->wait();

@@ -72,10 +72,11 @@ class FlatParameterGroup {
   bool is_ready() const { return unsharded_ && gathering_ == nullptr; }
   /// Of the full parameters, freed or not: what aliases them has it.
   const c10::StorageImpl* storage() const { return whole_.storage().unsafeGetStorageImpl(); }
-  /// Whether waiting for them only orders what the device does next; on the CPU it blocks the thread.
-  bool is_on_device() const { return !whole_.is_cpu(); }
   /// Frees them, unless the stage keeps them.
   void reshard();
+  /// Takes what the program has written to the full parameters into the local shards, where these are memory of their
+  /// own. Elements that it left alone keep the digits that the shards have.
+  void take_changes();
   /// Notes that the optimizer has changed the local shards: the full parameters follow with the next unshard.
   void local_shards_changed() { unsharded_ = false; }
 
@@ -142,6 +143,7 @@ class FlatParameterGroup {
   at::Tensor whole_;                ///< flat, of `type`; its storage may be freed
   std::vector<at::Tensor> views_;   ///< of it, one for each parameter
   std::vector<at::Tensor> absent_;  ///< what the module's tensors are meanwhile; none where they are kept
+  std::vector<uint32_t> versions_;  ///< of the module's tensors, up to which changes are in the local shards
   at::Tensor shard_;                ///< of the optimizer's type; a part of `whole_` where that is kept and of this type
   std::vector<at::Tensor> local_shards_;  ///< of it
   bool unsharded_ = true;                 ///< `whole_` has the values of all ranks, or they are on their way

@@ -188,6 +188,11 @@ void Sharded::check_optimizer(const torch::optim::Optimizer& optimizer) {
   hold_shards(/*divide_tensors=*/false);
 }
 
+State Sharded::module_state(Module& module) {
+  if (model_ != nullptr) model_->take_changes();
+  return DividedModel::module_state(module);
+}
+
 void Sharded::load_module_state(Module& module, const State& state) {
   DividedModel::load_module_state(module, state);
   if (model_ == nullptr) return;

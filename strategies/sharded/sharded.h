@@ -58,6 +58,7 @@ class Sharded : public RankedStrategy, public DividedModel {
   std::shared_ptr<void> build_scope(std::function<void(torch::nn::Module&)> prepare) override;
   void setup_module(Module& module) override;
   bool loads_weights_before_setup() const override { return rank_group().world_size() == 1; }
+  State module_state(Module& module) override;
   void load_module_state(Module& module, const State& state) override;
   bool divides_state() const override { return rank_group().world_size() > 1; }
   bool keeps_gradients_back() const override;

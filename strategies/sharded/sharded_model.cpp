@@ -415,6 +415,10 @@ std::shared_ptr<void> ShardedModel::full_parameters(const torch::nn::Module& mod
   });
 }
 
+void ShardedModel::take_changes() {
+  for (const auto& group : groups_) group->take_changes();
+}
+
 void ShardedModel::on_gradient(size_t group, size_t parameter) {
   if (pass_ != Pass::kBackward) {
     const auto& [name, tensor] = groups_[group]->parameters()[parameter];
@@ -537,6 +541,7 @@ void ShardedModel::abandon() noexcept {
 }
 
 void ShardedModel::prepare_step() {
+  take_changes();
   for (const auto& group : groups_) group->widen_gradients();
 }
 
@@ -548,9 +553,8 @@ void ShardedModel::finish_step() {
     if (options_.stage < 3) group->start_unshard();
   }
   if (options_.stage < 3) {
-    // Hooks may read the parameters at once. On a device that only orders what they do; on the host they would wait.
-    for (const auto& group : groups_)
-      if (again || group->is_on_device()) group->finish_unshard();
+    // Hooks may read the parameters, and write to them.
+    for (const auto& group : groups_) group->finish_unshard();
   } else if (again) {
     for (const size_t group : always_whole_) groups_[group]->finish_unshard();
   }

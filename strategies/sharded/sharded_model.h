@@ -90,8 +90,10 @@ class ShardedModel final : private UnitHook {
   void finish_step();
 
   /// Gathers all parameters of a module, in the type that the model computes with, until what is returned goes.
-  /// Collective. Changes of them are lost.
+  /// Collective. Each rank keeps its part of what was written to them.
   std::shared_ptr<void> full_parameters(const torch::nn::Module& module);
+  /// Takes what the program has written to full parameters into the local shards.
+  void take_changes();
 
   // ---- What optimizers and checkpoints see
 

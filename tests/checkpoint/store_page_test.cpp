@@ -13,6 +13,7 @@
 #include "../support/s3_server.h"
 #include "../support/tiny.h"
 #include "checkpoint_fixture.h"
+#include "small_store.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -37,6 +38,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::message_of;
 using ::testing::Not;
+using testing::SmallStore;
 
 const ObjectStoreOptions kNoPatience{.pauses = {std::chrono::milliseconds(1)}, .part_bytes = 5 << 20};
 const std::string kStranger = "is no store of objects; hint: a proxy, a network's login page";
@@ -52,52 +54,6 @@ std::vector<Answer> pages() {
           {.status = 302, .body = html, .headers = "Location: http://login.example/\r\n"},
           {.status = 404, .body = html, .headers = "Content-Type: text/html\r\n"}};
 }
-
-/// A store of objects in memory. `instead` may answer a request in its place.
-class SmallStore {
- public:
-  using Instead = std::function<std::optional<Answer>(const std::string& method, const std::string& path)>;
-  explicit SmallStore(Instead instead)
-      : instead_(std::move(instead)),
-        server_([this](const testing::Request& request) { return answer(request); }),
-        variables_("key", "secret", server_.uri()) {}
-
- private:
-  Answer answer(const testing::Request& request) {
-    const std::string line = request.line();
-    const std::string method = line.substr(0, line.find(' '));
-    const std::string path = line.substr(line.find(' ') + 1);
-    if (const auto other = instead_(method, path)) return *other;
-    if (path.find("list-type=2") != std::string::npos) return list();
-    if (method == "PUT") {
-      objects_[path] = request.body;
-      return {.headers = "ETag: \"1\"\r\n"};
-    }
-    if (method == "DELETE") {
-      objects_.erase(path);
-      return {.status = 204};
-    }
-    const auto found = objects_.find(path);
-    if (found == objects_.end()) return {.status = 404, .body = "<Error><Code>NoSuchKey</Code></Error>"};
-    return {.body = found->second, .headers = "ETag: \"1\"\r\nContent-Type: binary/octet-stream\r\n"};
-  }
-  /// Of the folders below "run".
-  Answer list() const {
-    const std::string prefix = "/bucket/run/";
-    std::set<std::string> folders;
-    for (const auto& [path, bytes] : objects_)
-      folders.insert(path.substr(prefix.size(), path.find('/', prefix.size()) - prefix.size()));
-    std::string text = "<ListBucketResult><IsTruncated>false</IsTruncated>";
-    for (const auto& folder : folders)
-      text += fmt::format("<CommonPrefixes><Prefix>run/{}/</Prefix></CommonPrefixes>", folder);
-    return {.body = text + "</ListBucketResult>"};
-  }
-
-  const Instead instead_;
-  std::map<std::string, std::string> objects_;
-  const testing::StandInServer server_;
-  const testing::StoreVariables variables_;
-};
 
 class StorePage : public testing::CheckpointTest {
  protected:
