@@ -389,7 +389,8 @@ std::string ModelCheckpoint::free_path(Trainer& trainer, const std::string& name
   return from_rank_zero(trainer, path);
 }
 
-ModelCheckpoint::Metrics ModelCheckpoint::candidates(const Trainer& trainer) const {
+ModelCheckpoint::Metrics ModelCheckpoint::candidates(Trainer& trainer) const {
+  trainer.combine_step_metrics();
   Metrics metrics = trainer.callback_metrics();
   metrics.emplace("epoch", static_cast<double>(trainer.current_epoch()));
   metrics.emplace("step", static_cast<double>(trainer.global_step()));

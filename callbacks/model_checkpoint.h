@@ -118,7 +118,7 @@ class ModelCheckpoint final : public Checkpointer {
   /// What a checkpoint's name ends with: nothing for a folder.
   std::string suffix() const;
   std::string free_path(Trainer& trainer, const std::string& name, const std::string& may_replace) const;
-  Metrics candidates(const Trainer& trainer) const;
+  Metrics candidates(Trainer& trainer) const;
   std::optional<MonitoredValue> monitored(Trainer& trainer, const Metrics& metrics) const;
 
   const Options options_;
