@@ -193,12 +193,13 @@ void ModelCheckpoint::on_train_epoch_end(Trainer& trainer, Module&) {
 void ModelCheckpoint::on_train_end(Trainer& trainer, Module&) {
   if (trainer.fit_interrupted()) return;  // a run that goes on from `last` comes here
   // Training ended before saving was due for the first time, or some steps after it was due last.
-  const bool never_due = record_.considered_step < 0;
+  const bool never_due =
+      record_.considered_step < 0 || (record_.was_due_at_end && record_.considered_step != trainer.global_step());
   if (never_due && saves_by_epoch() && !options_.every_n_epochs && trainer.global_step() > 0)
-    save_due(trainer, MadeIn::kThisEpoch, false);
-  else if (options_.save_last &&
-           (record_.last_step != trainer.global_step() || record_.newest_path != record_.last_path))
-    write_last(trainer, /*is_due=*/true);  // the latter where a run was killed between the two, and goes on
+    save_due(trainer, MadeIn::kThisEpoch, false, /*at_end=*/true);
+  else if (options_.save_last && (record_.last_step != trainer.global_step() || record_.last_is_of_signal ||
+                                  record_.newest_path != record_.last_path))
+    write_last(trainer, /*is_due=*/true);  // the latter two where a run was ended in between, and goes on
   if (record_.waits && record_.top.best() == nullptr && !options_.monitor.empty() && options_.save_top_k != 0)
     log::rank_zero_warning(fmt::format(
         "model_checkpoint: training ended before '{}' had a value that ranks a checkpoint, so that none was "
@@ -225,9 +226,10 @@ bool ModelCheckpoint::is_step_due(const Trainer& trainer) const {
 // ---- What.
 
 /// `metric_required`: a whole validation or epoch is over, so that a metric that is still missing is a mistake.
-void ModelCheckpoint::save_due(Trainer& trainer, MadeIn made_in, bool metric_required) {
+void ModelCheckpoint::save_due(Trainer& trainer, MadeIn made_in, bool metric_required, bool at_end) {
   if (folder(trainer).empty()) return;
   const int64_t former_step = record_.considered_step;
+  record_.was_due_at_end = at_end;
   record_.considered_step = trainer.global_step();
   record_.considered_seconds = trainer.elapsed_seconds();
   try {
@@ -297,6 +299,7 @@ void ModelCheckpoint::write_last(Trainer& trainer, bool is_due) {
   const std::string path = free_path(trainer, kLastName, record_.last_path);
   Record next = record_;
   next.last_path = path;
+  next.last_is_of_signal = !is_due;
   if (is_due) {
     next.newest_path = path;
     next.last_step = trainer.global_step();
@@ -389,7 +392,8 @@ std::string ModelCheckpoint::free_path(Trainer& trainer, const std::string& name
   return from_rank_zero(trainer, path);
 }
 
-ModelCheckpoint::Metrics ModelCheckpoint::candidates(const Trainer& trainer) const {
+ModelCheckpoint::Metrics ModelCheckpoint::candidates(Trainer& trainer) const {
+  trainer.combine_step_metrics();
   Metrics metrics = trainer.callback_metrics();
   metrics.emplace("epoch", static_cast<double>(trainer.current_epoch()));
   metrics.emplace("step", static_cast<double>(trainer.global_step()));
@@ -422,6 +426,8 @@ State ModelCheckpoint::state_dict() const {
   state["waits"] = record_.waits;
   state["ranked_batch"] = record_.ranked_batch;
   state["last_step"] = record_.last_step;
+  state["last_is_of_signal"] = record_.last_is_of_signal;
+  state["was_due_at_end"] = record_.was_due_at_end;
   return state;
 }
 
@@ -448,6 +454,12 @@ void ModelCheckpoint::load_state_dict(const State& state) {
   record_.waits = state.at("waits").as_bool();
   record_.ranked_batch = state.at("ranked_batch").as_int();
   record_.last_step = state.at("last_step").as_int();
+  const auto is_set = [&](std::string_view key) {  // a checkpoint of an earlier version does not say
+    const State* flag = state.find(key);
+    return flag != nullptr && flag->as_bool();
+  };
+  record_.last_is_of_signal = is_set("last_is_of_signal");
+  record_.was_due_at_end = is_set("was_due_at_end");
   paths_.note_checkpoint("", State::map());  // what is loaded next may come from no checkpoint
 }
 

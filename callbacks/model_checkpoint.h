@@ -94,11 +94,13 @@ class ModelCheckpoint final : public Checkpointer {
     std::string last_path;    ///< the `last` of this run
     std::string newest_path;
     std::optional<double> current_score;
-    int64_t considered_step = -1;   ///< the global step at which saving was last due
-    double considered_seconds = 0;  ///< the training time of it
-    bool waits = false;             ///< saving was due, and no value has come yet that ranks a checkpoint
-    int64_t ranked_batch = -1;      ///< of the value that ranked last; see MonitoredValue
-    int64_t last_step = -1;         ///< the global step at which `last` was due
+    int64_t considered_step = -1;    ///< the global step at which saving was last due
+    double considered_seconds = 0;   ///< the training time of it
+    bool waits = false;              ///< saving was due, and no value has come yet that ranks a checkpoint
+    int64_t ranked_batch = -1;       ///< of the value that ranked last; see MonitoredValue
+    int64_t last_step = -1;          ///< the global step at which `last` was due
+    bool last_is_of_signal = false;  ///< `last` is of the moment at which a signal ended training
+    bool was_due_at_end = false;     ///< saving was due last because training ended
   };
 
   bool saves_by_epoch() const { return !options_.every_n_train_steps && !interval_; }
@@ -106,7 +108,7 @@ class ModelCheckpoint final : public Checkpointer {
   bool is_step_due(const Trainer& trainer) const;
   /// How new a value must be to rank the weights as they are. Inside of an epoch a validation may follow the batch.
   enum class MadeIn { kThisBatch, kThisEpoch };
-  void save_due(Trainer& trainer, MadeIn made_in, bool metric_required);
+  void save_due(Trainer& trainer, MadeIn made_in, bool metric_required, bool at_end = false);
   void end_waiting(Trainer& trainer, bool metric_required);
   bool save_best(Trainer& trainer, const Metrics& metrics, MadeIn made_in, bool metric_required);
   void save_newest(Trainer& trainer, const Metrics& metrics);
@@ -118,7 +120,7 @@ class ModelCheckpoint final : public Checkpointer {
   /// What a checkpoint's name ends with: nothing for a folder.
   std::string suffix() const;
   std::string free_path(Trainer& trainer, const std::string& name, const std::string& may_replace) const;
-  Metrics candidates(const Trainer& trainer) const;
+  Metrics candidates(Trainer& trainer) const;
   std::optional<MonitoredValue> monitored(Trainer& trainer, const Metrics& metrics) const;
 
   const Options options_;

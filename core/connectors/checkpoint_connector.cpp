@@ -252,6 +252,7 @@ State CheckpointConnector::dump_rank() {
       if (has_gradients && parameter.grad().defined())
         gradients[name] = TensorLeaf{dense_gradient(parameter.grad()), {.kind = Placement::Kind::kRankLocal}};
     own["gradients"] = std::move(gradients);
+    own["awaited_steps"] = optimizers_.awaited_steps_state();
     own["window_weight"] = progress.window_weight.on_host() ? *progress.window_weight.on_host()
                                                             : progress.window_weight.on(at::kCPU).item<double>();
   }
@@ -286,6 +287,7 @@ State CheckpointConnector::dump_divided_gradients() const {
   gradients["parameters"] = std::move(parameters);
   gradients = model_.place_optimizer_state(std::move(gradients));
   add_what_others_hold(gradients, strategy_.collective());
+  gradients["awaited_steps"] = optimizers_.awaited_steps_state();
   return gradients;
 }
 
@@ -366,8 +368,14 @@ void CheckpointConnector::restore_gradients() {
   const auto& ranks = tree_.at("ranks").as_list();
   const State* const divided = tree_.find("gradients");
   if (divided == nullptr && ranks.front().find("gradients") == nullptr) return;
-  if (!state_.module->automatic_optimization)
-    for (OptimizerHandle* optimizer : optimizers_.all()) optimizer->note_backward();
+  if (!state_.module->automatic_optimization) {
+    const std::vector<const State*> own = counterparts();
+    const State& source = divided != nullptr ? *divided : own.empty() ? ranks.front() : *own.front();
+    if (const State* awaited = source.find("awaited_steps"))
+      optimizers_.load_awaited_steps(*awaited);
+    else  // of an earlier version, which did not say
+      for (OptimizerHandle* optimizer : optimizers_.all()) optimizer->note_backward();
+  }
   if (divided != nullptr) return set_gradients(*divided);
 
   LossWeight& weight = state_.progress.window_weight;
@@ -763,6 +771,7 @@ State CheckpointConnector::take_snapshot() {
   for (const auto& [name, parameter] : optimizers_.parameter_names().items())
     if (parameter.grad().defined()) gradients[name] = dense_gradient(parameter.grad());
   tree["gradients"] = std::move(gradients);
+  tree["awaited_steps"] = optimizers_.awaited_steps_state();
   tree["rng"] = capture_rng_state(strategy_.root_device());
   return host_copy(tree);
 }
@@ -776,6 +785,7 @@ void CheckpointConnector::restore_snapshot(const State& snapshot) {
   restore_strategy(snapshot.find("strategy"));
   if (const State* data = snapshot.find("data"); data != nullptr && !data->is_null())
     data_.data_module()->load_state_dict(*data);
+  optimizers_.load_awaited_steps(snapshot.at("awaited_steps"));
   const auto sparse = parameters_with_sparse_gradients(*state_.module);
   for (const auto& [name, parameter] : optimizers_.parameter_names().items()) {
     const State* gradient = snapshot.at("gradients").find(name);

@@ -100,6 +100,11 @@ const MetricMap& LoggerConnector::callback_metrics() {
   return latest_;
 }
 
+void LoggerConnector::combine_step_metrics() {
+  if (strategy_.world_size() == 1 || active_.collector != &train_metrics_) return;
+  if (find_independent_steps(strategy_) == nullptr) train_metrics_.synchronize_newest(strategy_.collective());
+}
+
 std::optional<int64_t> LoggerConnector::batch_of_metric(const std::string& name) const {
   const auto found = latest_batch_.find(name);
   return found == latest_batch_.end() ? std::nullopt : std::optional(found->second);

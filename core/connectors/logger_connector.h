@@ -65,6 +65,9 @@ class LoggerConnector {
   std::optional<int64_t> batch_of_metric(const std::string& name) const;
   /// Whether callback_metrics may give a value of this name made after that batch. Does not wait for the device.
   bool has_newer_metric(const std::string& name, int64_t batch) const;
+  /// Combines the newest values that training steps have logged over ranks, as a logging boundary does with those of
+  /// its step. A collective; nothing during an evaluation.
+  void combine_step_metrics();
   MetricMap progress_bar_metrics(bool wait_for_device);
   /// Newest value of every name that the loggers were given.
   const MetricMap& logged_metrics() const { return logged_; }

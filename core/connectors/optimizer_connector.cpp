@@ -178,6 +178,21 @@ void OptimizerConnector::load_followed_metrics(const State& state) {
   }
 }
 
+State OptimizerConnector::awaited_steps_state() const {
+  State all = State::list();
+  for (const OptimizerHandle* handle : list_) all.push_back(handle->awaits_step());
+  return all;
+}
+
+void OptimizerConnector::load_awaited_steps(const State& state) {
+  const auto& all = state.as_list();
+  for (size_t i = 0; i < std::min(all.size(), list_.size()); ++i) {
+    OptimizerHandle::Flags flags = list_[i]->flags();
+    flags.awaits_step = all[i].as_bool();
+    list_[i]->set_flags(flags);
+  }
+}
+
 // ---- Accumulation and length
 
 std::optional<int64_t> OptimizerConnector::estimated_steps() const {
@@ -259,6 +274,7 @@ std::optional<double> OptimizerConnector::new_value(ScheduledRate& scheduled) {
   const std::string& monitor = scheduled.config.monitor;
   const bool of_one_rank = strategy_.world_size() == 1;
   if (of_one_rank && !logger_.has_newer_metric(monitor, scheduled.seen_batch)) return std::nullopt;
+  logger_.combine_step_metrics();
   const MetricMap& known = logger_.callback_metrics();
   std::array<double, 2> newest{0, -1};
   if (const auto found = known.find(monitor); found != known.end())

@@ -47,6 +47,9 @@ class OptimizerConnector {
   /// Which values those have seen that follow a metric.
   State followed_metrics_state() const;
   void load_followed_metrics(const State& state);
+  /// Which optimizers' gradients wait for a step by hand.
+  State awaited_steps_state() const;
+  void load_awaited_steps(const State& state);
   /// Loads both; throws levin::Error where there are others than configure_optimizers gives.
   void load_state_dict(const State& optimizers, const State& schedulers);
 

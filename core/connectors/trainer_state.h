@@ -27,7 +27,7 @@ struct TrainerState {
   bool resumed = false;          ///< this fit goes on from a checkpoint, and has not begun a batch yet
   bool in_fit_loop = false;      ///< batches are under way: a checkpoint waits for a resume point
   bool at_resume_point = false;  ///< a checkpoint saved now can be resumed exactly
-  bool had_data = false;         ///< this rank has had a training batch in this epoch
+  bool had_data = false;         ///< this rank has run training_step on data of its own in this epoch
   bool joining = false;          ///< the batch under way is no data of this rank's: nothing is logged; see JoinScope
 };
 

@@ -167,7 +167,7 @@ void FitLoop::start_epoch() {
 bool FitLoop::train_batches() {
   if (IndependentSteps* steps = find_independent_steps(strategy_)) return train_independently(*steps);
   if (stop_.should_end()) return progress_.last_batch_done;
-  state_.had_data = progress_.batch > 0;
+  state_.had_data = progress_.batch > 0 && logger_.train_metrics().has_values();
   auto pass = [this] {
     const Activity activity(tracer_, "start_train_loader");
     return data_.loaders().train.pass(data_.train_position());
@@ -253,7 +253,7 @@ void FitLoop::count_batches_to(int64_t batch, const data::TakenBatches& batches)
 bool FitLoop::train_independently(IndependentSteps& steps) {
   if (stop_.should_end()) return progress_.last_batch_done;
   check_independent_steps();
-  state_.had_data = progress_.batch > 0;
+  state_.had_data = progress_.batch > 0 && logger_.train_metrics().has_values();
   int64_t end = *data_.train_batches();
   if (options_.max_steps) end = std::min(end, progress_.batch + *options_.max_steps - progress_.global_step);
   steps.begin_batches(progress_.epoch, progress_.batch, end);
@@ -271,7 +271,6 @@ bool FitLoop::train_independently(IndependentSteps& steps) {
     last_own_step_ = progress_.global_step;
     count_batches_to(batch, batches);
     if (tracer_.profiler() != nullptr) tracer_.profiler()->step();
-    state_.had_data = true;
     {
       const ProfilerSpan span(tracer_.profiler(), "train_batch");
       const BatchInfo info{.batch_idx = batch, .samples = taken->batch.size()};
@@ -328,7 +327,6 @@ FitLoop::BatchAndInfo FitLoop::next_batch(DataLoader::Pass& pass, std::optional<
   if (!limit_hit && had_batch && looks_ahead) next = data_.fetch_train(pass);
   // Of a combined loader: what this rank was given is another's.
   if (fetched && share && share->own == 0) info.has_data = false;
-  state_.had_data = state_.had_data || info.has_data;
   // Nothing is learnt from a batch to join on: with it this rank reduces what the others reduce.
   Batch batch = fetched ? std::move(*fetched) : data_.join_batch(data_.loaders().train);
   info.samples = batch.size();
@@ -403,6 +401,7 @@ FitLoop::BatchResult FitLoop::train_batch(Batch host_batch, const BatchInfo& inf
     return BatchResult::kEndOfEpoch;
   }
   begun_batch_ = batch_idx;
+  state_.had_data = state_.had_data || info.has_data;
   const StepOutput& output = step_.run(batch, info);
   // Early, and often enough in epochs that take days.
   if (std::has_single_bit(static_cast<uint64_t>(progress_.total_batches + 1))) step_.tell_refusal();
@@ -500,6 +499,7 @@ bool FitLoop::validate() {
   const ProfilerSpan span(tracer_.profiler(), "validation");
   const bool is_between_epochs = progress_.phase == FitPhase::kEpochDone;
   if (!is_between_epochs) progress_.phase = FitPhase::kValidation;
+  logger_.combine_step_metrics();  // who acts on metrics after the validation acts on these as well
   if (!evaluation_.run(RunningStage::kValidate, data_.loaders().val, data_.validation_batches(),
                        progress_.validation)) {
     if (strategy_.world_size() > 1) progress_.phase = FitPhase::kBatches;  // it is due again
@@ -523,6 +523,7 @@ void FitLoop::finish_epoch(bool complete) {
   step_.combine_kept_gradients();  // which what is saved at this moment needs
   step_.tell_refusal();
   if (progress_.batch > 0) unlogged_step_ = unlogged_step();
+  logger_.combine_step_metrics();
   logger_.callback_metrics();  // the last values of steps, which the end of the epoch forgets
   logger_.train_metrics().begin({.training_batches = progress_.total_batches});
   logger_.show_epoch_values(true);
@@ -672,7 +673,6 @@ StepOutput FitLoop::train_step(Batch batch, bool is_last) {
   if (tracer_.profiler() != nullptr) tracer_.profiler()->step();
   const ProfilerSpan span(tracer_.profiler(), "train_batch");
   const int64_t examples = batch.size();
-  state_.had_data = state_.had_data || examples > 0;
   const int64_t ranks = strategy_.data_parallel_rank().size;
   // Where they differ in size, a place among them is no place among those of a loader.
   if (progress_.batch == 0)

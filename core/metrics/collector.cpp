@@ -56,8 +56,7 @@ void merge_item(State& into, const State& item) {
   const State& states = item.at("metric");
   if (states.is_null()) return;
   if (into.at("metric").is_null()) {
-    into["metric"] = states;
-    into["reductions"] = item.at("reductions");
+    into = item;
     return;
   }
   State together = State::map();
@@ -251,18 +250,17 @@ void Collector::log_again(const Recording& recording) {
 void Collector::visit_step(const Visitor& visitor, bool all) const {
   for (const auto& slot : slots_) {
     const LogOptions& options = slot->description.options;
-    if (!*options.on_step || !slot->was_logged() || !slot->has_step_value || (!all && slot->stamp != stamp_)) continue;
+    if (!*options.on_step || !slot->has_step() || (!all && slot->stamp != stamp_)) continue;
     if (const auto value = slot->step_value())
       visitor({slot->step_name, slot->short_name, *value, options.prog_bar, options.logger,
-               slot->description.dataloader_idx, slot->training_batches});
+               slot->description.dataloader_idx, slot->step_batches()});
   }
 }
 
 std::optional<int64_t> Collector::batch_of_step_value(std::string_view name) const {
   for (const auto& slot : slots_)
-    if (*slot->description.options.on_step && slot->was_logged() && slot->has_step_value &&
-        (slot->step_name == name || slot->short_name == name))
-      return slot->training_batches;
+    if (*slot->description.options.on_step && slot->has_step() && (slot->step_name == name || slot->short_name == name))
+      return slot->step_batches();
   return std::nullopt;
 }
 
@@ -301,6 +299,34 @@ void Collector::synchronize(Collective& collective, detail::Over over, bool took
   reduction.finish();
 }
 
+void Collector::synchronize_newest(Collective& collective) {
+  if (collective.world_size() == 1) return;
+  if (exchange_ == nullptr) exchange_ = std::make_unique<detail::RankExchange>();
+  detail::SlotReduction reduction(collective, *exchange_, detail::Over::kStep, /*newest=*/true);
+  select_newest();
+  reduction.exchange(comparable_, /*is_complete=*/false);
+  if (reduction.names_are_missing()) {
+    // A name of other ranks is not logged here: the epoch's end still asks whether it should have been.
+    for (const auto& description : reduction.descriptions_of_all_ranks()) {
+      Slot* const known = find_slot(description.name, description.own_loader());
+      Slot& slot = known == nullptr ? add_slot(description) : *known;
+      if (!slot.has_step()) slot.reduced_step = {.known = true, .value = std::nullopt, .training_batches = -1};
+    }
+    select_newest();
+    reduction.exchange(comparable_, /*is_complete=*/true);
+  }
+  reduction.finish();
+}
+
+void Collector::select_newest() {
+  comparable_.clear();
+  for (Slot* slot : ordered_) {
+    const LogOptions& options = slot->description.options;
+    const bool is_known = slot->was_logged() || slot->reduced_step.known;
+    if (*options.on_step && is_known && !options.rank_zero_only) comparable_.push_back(slot);
+  }
+}
+
 void Collector::select_comparable(detail::Over over) {
   comparable_.clear();
   for (Slot* slot : ordered_) {
@@ -317,7 +343,12 @@ void Collector::adopt(const detail::SlotDescription& description, detail::Over o
   if (over == detail::Over::kStep ? slot->stamp == stamp_ : slot->was_logged()) return;
   slot->mark_logged(over == detail::Over::kStep ? stamp_ : 0, moment_.training_batches);
   slot->last_weight = 0;
-  slot->reduced_step = {.known = true, .value = std::nullopt};
+  if (over == detail::Over::kStep || !slot->is_step_combined())
+    slot->reduced_step = {.known = true, .value = std::nullopt, .training_batches = moment_.training_batches};
+}
+
+bool Collector::has_values() const {
+  return std::any_of(slots_.begin(), slots_.end(), [](const auto& slot) { return slot->was_logged(); });
 }
 
 void Collector::end_loader() {
@@ -352,7 +383,7 @@ State Collector::state_dict_at_end(Collective& collective, bool took_part) {
   if (collective.world_size() == 1) return state_dict();
   std::map<const Slot*, std::array<Slot::Reduced, 2>> former;
   for (const auto& slot : slots_) former[slot.get()] = {slot->reduced_step, slot->reduced_epoch};
-  synchronize_step(collective, /*took_part=*/false);
+  synchronize_newest(collective);
   synchronize_epoch(collective, took_part);
   std::map<std::pair<std::string, int64_t>, std::array<std::optional<double>, 2>> computed;
   for (auto& slot : slots_) {
@@ -384,7 +415,6 @@ void Collector::load_state_dict(const State& state) {
     slot.load_state_dict(item);
     const State* step_weight = item.find("step_weight");
     slot.stamp = step_weight != nullptr ? stamp_ : 0;
-    slot.training_batches = item.at("training_batches").as_int();
     slot.has_step_value = item.find("has_no_value") == nullptr;
     if (step_weight != nullptr) slot.last_weight = step_weight->as_double();
     if (slot.description.several_loaders) loaders_read_.insert(slot.description.dataloader_idx);

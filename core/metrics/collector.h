@@ -90,6 +90,9 @@ class Collector {
   /// Reduces the values logged on the step since the last `begin`. `took_part`: whether this rank had a batch; a rank
   /// without one need not have logged anything, and gets names and reduced values from the others.
   void synchronize_step(Collective& collective, bool took_part = true);
+  /// Reduces the newest value of each name that was logged on a step of this epoch, whichever step: of the ranks that
+  /// have one of that step. A rank need not have logged anything.
+  void synchronize_newest(Collective& collective);
   /// Reduces the values of the epoch so far. Of several loaders, a rank need not have had a batch of each.
   void synchronize_epoch(Collective& collective, bool took_part = true);
 
@@ -133,6 +136,8 @@ class Collector {
   /// Forgets the epoch: sets sums to zero and resets logged metrics. Names and addresses stay.
   void reset();
   bool empty() const { return slots_.empty(); }
+  /// Returns whether anything was logged in this epoch.
+  bool has_values() const;
 
   /// Returns the state of this rank's epoch so far; waits for the device.
   State state_dict() const;
@@ -159,6 +164,7 @@ class Collector {
   void synchronize(Collective& collective, detail::Over over, bool took_part);
   /// Fills `comparable_` with the slots that ranks compare.
   void select_comparable(detail::Over over);
+  void select_newest();
   /// Adds a name that only other ranks could log.
   void adopt(const detail::SlotDescription& description, detail::Over over);
 

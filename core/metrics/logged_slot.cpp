@@ -295,7 +295,11 @@ std::vector<LoggedSlot::MetricState> LoggedSlot::metric_states(Over over) const 
 
 State LoggedSlot::state_dict() const {
   State item = description.to_state();
-  if (reduced_step.known && reduced_step.value) item["reduced_step"] = *reduced_step.value;
+  item["last_weight"] = last_weight;
+  if (is_step_combined()) {
+    item["reduced_step"] = *reduced_step.value;
+    item["reduced_step_batches"] = reduced_step.training_batches;
+  }
   if (!description.is_metric) {
     const auto [last, combined, weight] = read();
     item["values"] = State(State::List{last, combined, weight});
@@ -314,7 +318,16 @@ State LoggedSlot::state_dict() const {
 }
 
 void LoggedSlot::load_state_dict(const State& state) {
-  if (const State* reduced = state.find("reduced_step")) reduced_step = {.known = true, .value = reduced->as_double()};
+  // A checkpoint of an earlier version has neither weight nor batches.
+  const State* const weight = state.find("last_weight");
+  last_weight = weight == nullptr ? 1 : weight->as_double();
+  training_batches = state.at("training_batches").as_int();
+  if (const State* reduced = state.find("reduced_step")) {
+    const State* const batches = state.find("reduced_step_batches");
+    reduced_step = {.known = true,
+                    .value = reduced->as_double(),
+                    .training_batches = batches == nullptr ? training_batches : batches->as_int()};
+  }
   if (!description.is_metric) {
     const auto& values = state.at("values").as_list();
     for (size_t i = 0; i < 3; ++i) host[i] = values.at(i).as_double();

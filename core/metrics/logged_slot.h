@@ -70,6 +70,11 @@ struct LoggedSlot {
   /// Returns {last, combined, weight} on the host.
   std::array<double, 3> read() const;
   bool was_logged() const { return stamp >= 0; }
+  /// Whether it has a value of a step in this epoch, of this rank or of several.
+  bool has_step() const { return (was_logged() && has_step_value) || is_step_combined(); }
+  bool is_step_combined() const { return reduced_step.known && reduced_step.value; }
+  /// Training batches begun when that value was made.
+  int64_t step_batches() const { return reduced_step.known ? reduced_step.training_batches : training_batches; }
   std::optional<double> step_value() const;
   std::optional<double> epoch_value() const;
 
@@ -127,6 +132,7 @@ struct LoggedSlot {
   struct Reduced {
     bool known = false;
     std::optional<double> value;
+    int64_t training_batches = 0;  ///< of a step, that of the rank that logged last
   };
   Reduced reduced_step;
   Reduced reduced_epoch;

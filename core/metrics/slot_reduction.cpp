@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -148,6 +149,39 @@ at::Tensor read_combined(std::span<WordReader> ranks, const LoggedSlot::MetricSt
   return result;
 }
 
+/// A step's value that is known to be that of all ranks together, and its age.
+struct Newest {
+  int64_t training_batches = -1;  ///< of the step; -1: this rank has no value
+  std::optional<double> combined = {};
+
+  explicit Newest(const LoggedSlot& slot)
+      : training_batches(slot.has_step() && (!slot.reduced_step.known || slot.reduced_step.value) ? slot.step_batches()
+                                                                                                  : -1),
+        combined(slot.is_step_combined() ? slot.reduced_step.value : std::nullopt) {}
+  explicit Newest(WordReader& reader) : training_batches(reader.read()) {
+    const bool is_combined = reader.read() != 0;
+    const double value = reader.read_double();
+    if (is_combined) combined = value;
+  }
+  Newest() = default;
+  void write(WordWriter& writer) const {
+    writer.write(training_batches);
+    writer.write(int64_t{combined.has_value()});
+    writer.write(combined.value_or(0));
+  }
+  /// Takes what another rank has. Returns whether its values count: they are of this step, and of each rank alone.
+  bool take(const Newest& other) {
+    if (other.training_batches == training_batches && !combined) combined = other.combined;
+    return other.training_batches == training_batches && training_batches >= 0 && !other.combined;
+  }
+};
+
+Newest newest_of(std::span<const Newest> ranks) {
+  Newest newest;
+  for (const Newest& rank : ranks) newest.training_batches = std::max(newest.training_batches, rank.training_batches);
+  return newest;
+}
+
 /// What a rank says of a metric before its states; or rank 0 for all.
 struct MetricHeader {
   int64_t signature = 0;        ///< 0: no states follow
@@ -187,13 +221,21 @@ struct MetricHeader {
 struct CombinedValue {
   double weight = 0;  ///< 0: no rank has logged it
   double value = 0;
+  Newest newest = {};
 };
 
-CombinedValue read_value(LogReduce reduce, std::span<WordReader> ranks) {
-  CombinedValue all{.value = empty_value(reduce)};
+CombinedValue read_value(LogReduce reduce, std::span<WordReader> ranks, bool newest) {
+  std::vector<Newest> ages;
+  std::vector<std::pair<double, double>> values;
   for (WordReader& rank : ranks) {
+    if (newest) ages.emplace_back(rank);
     const double weight = rank.read_double();
-    const double value = rank.read_double();
+    values.emplace_back(weight, rank.read_double());
+  }
+  CombinedValue all{.value = empty_value(reduce), .newest = newest_of(ages)};
+  for (size_t rank = 0; rank < values.size(); ++rank) {
+    if (newest && !all.newest.take(ages[rank])) continue;
+    const auto [weight, value] = values[rank];
     if (weight == 0) continue;
     combine(reduce, all.value, value);
     all.weight += weight;
@@ -206,6 +248,7 @@ CombinedValue read_value(LogReduce reduce, std::span<WordReader> ranks) {
 /// What the ranks say of one metric.
 struct SlotReduction::MetricParts {
   MetricHeader together;               ///< without the number of words
+  Newest newest;                       ///< where the newest values are combined
   std::vector<WordReader> states;      ///< of the ranks that have any, in rank order
   std::vector<size_t> ranks;           ///< these
   std::optional<size_t> unlike_first;  ///< the first of them whose states have other names, types or shapes
@@ -222,16 +265,22 @@ void SlotReduction::exchange(std::span<LoggedSlot* const> slots, bool is_complet
       write_metric(own, *slot);
       continue;
     }
-    const auto [last, combined, weight] = slot->read();
-    const bool is_mean = slot->description.options.reduce == LogReduce::kMean;
-    own.write(over_ == Over::kStep ? slot->last_weight : weight);
-    own.write(over_ == Over::kEpoch ? combined : is_mean ? last * slot->last_weight : last);
+    write_value(own, *slot);
   }
   exchange_.exchange(collective_, names, static_cast<int64_t>(slots_.size()), is_complete,
                      [this](WordWriter& together) { return combine_parts(together); });
 }
 
+void SlotReduction::write_value(WordWriter& own, const LoggedSlot& slot) const {
+  if (newest_) Newest(slot).write(own);
+  const auto [last, combined, weight] = slot.read();
+  const bool is_mean = slot.description.options.reduce == LogReduce::kMean;
+  own.write(over_ == Over::kStep ? slot.last_weight : weight);
+  own.write(over_ == Over::kEpoch ? combined : is_mean ? last * slot.last_weight : last);
+}
+
 void SlotReduction::write_metric(WordWriter& own, const LoggedSlot& slot) const {
+  if (newest_) Newest(slot).write(own);
   const auto states = slot.metric_states(over_);
   const bool can_compute = slot.computing_metric() != nullptr;
   // A rank without a batch has the states of an earlier step.
@@ -256,7 +305,8 @@ bool SlotReduction::combine_parts(WordWriter& together) const {
       if (!combine_metric(together, *slot, ranks)) return false;
       continue;
     }
-    const CombinedValue all = read_value(slot->description.options.reduce, ranks);
+    const CombinedValue all = read_value(slot->description.options.reduce, ranks, newest_);
+    if (newest_) all.newest.write(together);
     together.write(all.weight);
     together.write(all.value);
   }
@@ -269,6 +319,7 @@ bool SlotReduction::combine_metric(WordWriter& together, const LoggedSlot& slot,
   const auto likes = slot.metric_states(over_);
   // Without states of its own this rank does not know what those of the others are.
   if (!parts.states.empty() && signature_of(likes) != parts.together.signature) return false;
+  if (newest_) parts.newest.write(together);
   parts.together.write(together, [&] {
     if (parts.states.empty()) return;
     for (const auto& like : likes)
@@ -350,20 +401,31 @@ void SlotReduction::finish() {
 
 void SlotReduction::reduce_value(LoggedSlot& slot, std::span<WordReader> ranks) {
   const LogReduce reduce = slot.description.options.reduce;
-  const CombinedValue all = read_value(reduce, ranks);
+  const CombinedValue all = read_value(reduce, ranks, newest_);
   LoggedSlot::Reduced& result = result_in(slot);
-  result = {.known = true, .value = std::nullopt};
-  if (all.weight != 0) result.value = reduce == LogReduce::kMean ? all.value / all.weight : all.value;
+  if (newest_ && !all.newest.combined && all.weight == 0) return;  // ranks keep what they have, if anything
+  result = {.known = true,
+            .value = all.newest.combined,
+            .training_batches = newest_ ? all.newest.training_batches : slot.training_batches};
+  if (!result.value && all.weight != 0) result.value = reduce == LogReduce::kMean ? all.value / all.weight : all.value;
 }
 
-SlotReduction::MetricParts SlotReduction::read_metric(std::span<WordReader> ranks) {
+SlotReduction::MetricParts SlotReduction::read_metric(std::span<WordReader> ranks) const {
   MetricParts parts;
+  std::vector<Newest> ages;
+  std::vector<std::pair<MetricHeader, WordReader>> of_ranks;
+  for (WordReader& rank : ranks) {
+    if (newest_) ages.emplace_back(rank);
+    const MetricHeader header = MetricHeader::read(rank);
+    of_ranks.emplace_back(header, WordReader(rank.take(static_cast<size_t>(header.words))));
+  }
+  parts.newest = newest_of(ages);
   std::vector<double> waiting;
-  for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    const MetricHeader header = MetricHeader::read(ranks[rank]);
-    const WordReader states(ranks[rank].take(static_cast<size_t>(header.words)));
+  for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
+    const auto& [header, states] = of_ranks[rank];
     if (parts.together.computing == 0) parts.together.computing_rank = header.computing_rank;
     parts.together.computing += header.computing;
+    if (newest_ && !parts.newest.take(ages[rank])) continue;
     if (header.waiting) waiting.push_back(*header.waiting);
     if (header.signature == 0) continue;
     if (parts.states.empty()) parts.together.signature = header.signature;
@@ -382,8 +444,12 @@ void SlotReduction::reduce_metric(LoggedSlot& slot, std::span<WordReader> ranks)
                                    "rank {}; hint: give it the same options on every rank",
                                    slot.short_name, *parts.unlike_first, parts.ranks.front()));
 
+  if (newest_ && parts.newest.training_batches < 0) return;
   LoggedSlot::Reduced& result = result_in(slot);
-  result = {.known = true, .value = std::nullopt};
+  result = {.known = true,
+            .value = parts.newest.combined,
+            .training_batches = newest_ ? parts.newest.training_batches : slot.training_batches};
+  if (result.value) return;
   if (parts.together.computing == 0) {
     result.value = parts.together.waiting;
     return;

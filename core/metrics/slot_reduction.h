@@ -15,8 +15,9 @@ namespace levin::metrics::detail {
 /// rank order, by each rank or by rank 0 for all, so that all come to the same result, or the same error.
 class SlotReduction {
  public:
-  SlotReduction(Collective& collective, RankExchange& exchange, Over over)
-      : collective_(collective), exchange_(exchange), over_(over) {}
+  /// `newest`: of the step, each name's newest value is that of the ranks that have one of the last step of all.
+  SlotReduction(Collective& collective, RankExchange& exchange, Over over, bool newest = false)
+      : collective_(collective), exchange_(exchange), over_(over), newest_(newest) {}
 
   /// Exchanges the ranks' slots, in an order that depends on their names alone. `is_complete`: this rank had the chance
   /// to log every name.
@@ -41,7 +42,8 @@ class SlotReduction {
   std::vector<WordReader> readers() const;
   /// Writes the words of one rank that has seen what those of all parts have; false: this rank cannot.
   bool combine_parts(WordWriter& together) const;
-  static MetricParts read_metric(std::span<WordReader> ranks);
+  void write_value(WordWriter& own, const LoggedSlot& slot) const;
+  MetricParts read_metric(std::span<WordReader> ranks) const;
   void write_metric(WordWriter& own, const LoggedSlot& slot) const;
   bool combine_metric(WordWriter& together, const LoggedSlot& slot, std::span<WordReader> ranks) const;
   void reduce_value(LoggedSlot& slot, std::span<WordReader> ranks);
@@ -54,6 +56,7 @@ class SlotReduction {
   Collective& collective_;
   RankExchange& exchange_;
   Over over_;
+  bool newest_;
   std::span<LoggedSlot* const> slots_;
   std::vector<ValueToPass> values_to_pass_;
 };

@@ -230,6 +230,7 @@ const MetricMap& Trainer::callback_metrics() const { return components_->logger.
 std::optional<int64_t> Trainer::batch_of_metric(const std::string& name) const {
   return components_->logger.batch_of_metric(name);
 }
+void Trainer::combine_step_metrics() { components_->logger.combine_step_metrics(); }
 MetricMap Trainer::logged_metrics() const { return components_->logger.logged_metrics(); }
 MetricMap Trainer::progress_bar_metrics(bool wait_for_device) const {
   return components_->logger.progress_bar_metrics(wait_for_device);

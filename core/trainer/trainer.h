@@ -128,6 +128,9 @@ class Trainer {
   /// How old the value is that callback_metrics gave last: the number of training batches, the one under way included,
   /// that had begun when it was made; nothing for a name without a value. See MonitoredValue.
   std::optional<int64_t> batch_of_metric(const std::string& name) const;
+  /// Lets callback_metrics give on every rank what all ranks have logged in training steps, as a logging boundary does
+  /// for its step. Inside of fit; all ranks call it.
+  void combine_step_metrics();
   /// Of these the values that the loggers got.
   MetricMap logged_metrics() const;
   /// Values logged with prog_bar. `wait_for_device` false leaves out a newer value that is still being computed.

@@ -630,6 +630,71 @@ TEST(CollectorWithoutBatches, AMetricOnTheStepIsThatOfTheRanksThatHaveOne) {
   });
 }
 
+/// Values of the last step that has logged the name, of the ranks that took part in it.
+TEST_P(CollectorSync, NewestValuesAreThoseOfTheLastStepThatLoggedThem) {
+  const int64_t world_size = GetParam();
+  run_ranks(world_size, [&](ThreadCollective& collective) {
+    const auto rank = static_cast<double>(collective.rank());
+    const double mean_rank = static_cast<double>(world_size - 1) / 2;
+    Collector collector;
+    Mean mean;
+    Values ages;
+    const auto newest = [&] {
+      Values values;
+      collector.visit_step(
+          [&](const Collector::Value& value) {
+            values[value.name] = value.value;
+            ages[value.name] = static_cast<double>(value.training_batches);
+          },
+          /*all=*/true);
+      return values;
+    };
+    for (int64_t batch = 1; batch <= 4; ++batch) {
+      collector.begin({.batch_size = batch, .step_default = true, .training_batches = batch});
+      const auto value = 100 * static_cast<double>(batch) + rank;
+      if (batch % 2 == 1) collector.log("odd", value, {.sync_dist = true});
+      if (batch == 2) collector.log("metric", mean.update(value), {.sync_dist = true});
+      if (batch == 3) collector.log("sum", value, {.reduce = LogReduce::kSum, .sync_dist = true});
+      if (batch == 2) collector.log("own", rank, {});
+      // The last rank alone has outputs in this step, as the last stage of a pipeline.
+      if (batch == 4 && collective.rank() + 1 == world_size) collector.log("odd", 7, {.sync_dist = true});
+      if (batch == 3) collector.synchronize_newest(collective);
+      if (batch == 3)
+        expect_values(newest(), {{"odd", 300 + mean_rank},
+                                 {"metric", 200 + mean_rank},
+                                 {"sum", 300 * static_cast<double>(world_size) + mean_rank * world_size},
+                                 {"own", rank}});
+    }
+    collector.synchronize_newest(collective);
+    collector.synchronize_newest(collective);
+    const Values expected = {{"odd", 7},
+                             {"metric", 200 + mean_rank},
+                             {"sum", 300 * static_cast<double>(world_size) + mean_rank * world_size},
+                             {"own", rank}};
+    expect_values(newest(), expected);
+    expect_values(ages, {{"odd", 4}, {"metric", 2}, {"sum", 3}, {"own", 2}});
+
+    Collector resumed;
+    resumed.load_state_dict(collector.state_dict());
+    resumed.synchronize_newest(collective);
+    collector.load_state_dict(resumed.state_dict());
+    expect_values(newest(), expected);
+    expect_values(ages, {{"odd", 4}, {"metric", 2}, {"sum", 3}, {"own", 2}});
+  });
+}
+
+TEST(CollectorSync, NewestNamesThatOtherRanksLackAreStillMissedAtTheEpochsEnd) {
+  const auto errors = errors_of_ranks(2, [](ThreadCollective& collective) {
+    Collector collector;
+    collector.begin({.step_default = true});
+    if (collective.rank() == 1) collector.log("one", 1, {.on_step = true, .on_epoch = true, .sync_dist = true});
+    collector.synchronize_newest(collective);
+    expect_values(step_values(collector, /*all=*/true), {{"one_step", 1}});
+    collector.synchronize_epoch(collective);
+  });
+  for (const auto& error : errors) EXPECT_NE(error.find("'one' on rank 1 only"), std::string::npos) << error;
+}
+
 TEST(CollectorSync, CombinesByDefaultWhereTheEpochIsTheDefault) {
   run_ranks(2, [](ThreadCollective& collective) {
     const auto rank = static_cast<double>(collective.rank());

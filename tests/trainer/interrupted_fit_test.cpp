@@ -11,6 +11,7 @@
 #include <levin/core/base/state.h>
 #include <levin/core/checkpoint/checkpoint.h>
 #include <levin/core/checkpoint/checkpoint_info.h>
+#include <levin/core/connectors/progress.h>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -208,6 +209,71 @@ TEST(InterruptedFit, WhereARequestWaits) {
           if (trainer.global_step() == 2) trainer.request_stop("enough");
         }}));
   });
+}
+
+// ---- Runs that end after what saved last
+
+/// Trains on 2 epochs of 4 batches, which `callback` may end.
+void train_short(const std::shared_ptr<ModelCheckpoint>& checkpoint, LambdaCallbackOptions callback, bool validates,
+                 const std::string& ckpt) {
+  TrainerOptions options = testing::quiet(2);
+  options.enable_checkpointing = true;
+  options.default_root_dir = testing::fresh_folder("short");
+  options.callbacks = {checkpoint, make<LambdaCallback>(std::move(callback))};
+  seed_everything(3);
+  Trainer(options).fit(make<testing::TinyModule>({}), testing::tiny_loader(16, 4),
+                       validates ? DataLoaders(testing::tiny_loader(8, 4)) : DataLoaders(), ckpt);
+}
+
+TEST(InterruptedFit, InTheLastValidationLeavesALastOfTheEnd) {
+  constexpr auto kValidation = static_cast<int64_t>(FitPhase::kValidation);
+  std::vector<double> scores;
+  for (const bool is_interrupted : {false, true}) {
+    const std::string folder = testing::fresh_folder("last");
+    const auto checkpoint = [&] {
+      return make<ModelCheckpoint>(
+          {.monitor = "train_loss_step", .save_last = true, .every_n_train_steps = 1, .dirpath = folder});
+    };
+    const auto interrupt = [&](Trainer& trainer, Module&, const Batch&, int64_t batch_idx, int64_t) {
+      if (is_interrupted && trainer.current_epoch() == 1 && batch_idx == 1) std::raise(SIGINT);
+    };
+    train_short(checkpoint(), {.on_validation_batch_start = interrupt}, /*validates=*/true, "");
+    const auto phase = [&] { return read_checkpoint(folder + "/last", {"loops"}).at("loops").at("phase").as_int(); };
+    EXPECT_EQ(phase() == kValidation, is_interrupted);
+    if (is_interrupted) train_short(checkpoint(), {}, /*validates=*/true, folder + "/last");
+    EXPECT_NE(phase(), kValidation);
+    const CheckpointInfo info = read_info(folder + "/last");
+    EXPECT_EQ(info.global_step, 8);
+    scores.push_back(info.score.value_or(-1));
+  }
+  EXPECT_EQ(scores[0], scores[1]);
+}
+
+TEST(StoppedFit, GoesOnToSaveItsEnd) {
+  for (const int64_t stop_at : {2, 4}) {
+    const std::string folder = testing::fresh_folder("end");
+    // Never due before the end: there is no validation.
+    const auto checkpoint = [&] {
+      return make<ModelCheckpoint>({.filename = "{step}", .dirpath = folder, .save_on_train_epoch_end = false});
+    };
+    const auto names = [&] {
+      std::vector<std::string> found;
+      for (const auto& entry : fs::directory_iterator(folder)) found.push_back(entry.path().filename());
+      return found;
+    };
+    train_short(checkpoint(),
+                {.on_train_batch_end =
+                     [&](Trainer& trainer, Module&, const StepOutput&, const Batch&, int64_t) {
+                       if (trainer.global_step() == stop_at) trainer.request_stop("enough");
+                     }},
+                /*validates=*/false, "");
+    const std::string stopped = fmt::format("step={}", stop_at);
+    EXPECT_THAT(names(), ::testing::ElementsAre(stopped));
+    train_short(checkpoint(), {}, /*validates=*/false, folder + "/" + stopped);
+    EXPECT_THAT(names(), ::testing::ElementsAre("step=8"));
+    train_short(checkpoint(), {}, /*validates=*/false, folder + "/step=8");  // which trains nothing
+    EXPECT_THAT(names(), ::testing::ElementsAre("step=8"));
+  }
 }
 
 }  // namespace
