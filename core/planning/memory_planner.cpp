@@ -420,7 +420,9 @@ void MemoryPlanner::plan(Trainer& trainer, Module& module) {
   const bool alike = first.saved.inside.size() == other.saved.inside.size();
   for (size_t i = 0; i < first.saved.inside.size(); ++i)
     needs_.inside.push_back(through(first.saved.inside[i], (alike ? other : first).saved.inside[i]));
-  if (!first.chain.empty() && other.chain.size() == first.chain.size() && !first.evaluates_loss) {
+  // What a pipeline refuses has no chain.
+  if (!first.chain.empty() && other.chain.size() == first.chain.size() && !first.evaluates_loss &&
+      !planned_.sync_batchnorm) {
     ChainNeeds& chain = needs_.chain;
     add_weights(module, *sequential_of(module), chain);
     const auto line = [&](int64_t bytes, int64_t other_bytes) {

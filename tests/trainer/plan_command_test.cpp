@@ -9,6 +9,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -178,7 +179,7 @@ TEST_F(PlanCommand, PlansForACluster) {
   // Matrix products of 8 examples with 4 x 65536 and 65536 x 1 weights; the input needs no gradient.
   EXPECT_THAT(plan.out, ContainsRegex("[0-9.e+]+ floating point operations for each example, forward and backward\n"));
   EXPECT_THAT(plan.out, ContainsRegex("\n  ddp +[0-9.]+ +[0-9.]+ +0\\.0[0-9] +[0-9.]+ +[0-9.]+ +0\\.00 +8\\.0  yes\n"));
-  EXPECT_THAT(plan.out, HasSubstr("sharded, stage 3, groups of 4"));
+  EXPECT_THAT(plan.out, ContainsRegex("\n  .replicate: [24], shard: "));
   EXPECT_THAT(plan.out, HasSubstr(" --trainer.devices=4 --trainer.num_nodes=2"));
   // One key after the other, as with any section.
   EXPECT_THAT(run({"plan", "--plan.cluster.hosts=2", "--plan.cluster.devices=4"}).err,
@@ -225,6 +226,11 @@ TEST_F(PlanCommand, WritesJsonForPrograms) {
                 row["seconds"]["compute"].get<double>() + row["seconds"]["not_hidden"].get<double>() +
                     row["seconds"]["bubble"].get<double>(),
                 1e-12);
+    const auto& mesh = row["mesh"];
+    EXPECT_EQ(mesh["pipeline"].get<int>() * mesh["replicate"].get<int>() * mesh["shard"].get<int>(), 8);
+    EXPECT_EQ(row["bytes"]["sent"], row["bytes"]["sent_pipeline"].get<int64_t>() +
+                                        row["bytes"]["sent_replicate"].get<int64_t>() +
+                                        row["bytes"]["sent_shard"].get<int64_t>());
     if (row["shard_group"].is_number()) groups.emplace(row["stage"], row["shard_group"]);
   }
   EXPECT_THAT(groups, ::testing::ElementsAre(std::pair(1, 2), std::pair(1, 4), std::pair(2, 2), std::pair(2, 4),
@@ -232,6 +238,50 @@ TEST_F(PlanCommand, WritesJsonForPrograms) {
   const Outcome nowhere = run({"plan", "--plan.devices=1", "-o", root_ + "/no/folder/plan.json"});
   EXPECT_EQ(nowhere.status, 1);
   EXPECT_THAT(nowhere.err, HasSubstr("/no/folder/plan.json"));
+}
+
+TEST_F(PlanCommand, AutoWithAMemoryLimitTrainsWithWhatFits) {
+  // 1.5 MiB of parameters: 8 MiB with gradients, Adam's state and 2 MiB of activations; 6.5 where two ranks divide it.
+  const auto fit = [&](const std::string& memory, const std::string& more = "") {
+    return run({"fit", "--model.width=65536", "--trainer.devices=2", "--trainer.max_steps=3",
+                "--trainer.strategy={name: auto, memory: " + memory + ", start_method: thread" + more + "}"});
+  };
+  const Outcome roomy = fit("1GiB");
+  ASSERT_EQ(roomy.status, 0) << roomy.err;
+  EXPECT_THAT(roomy.err, HasSubstr("strategy auto: ddp for 2 devices of 1024.0 MiB each, batches of 8 on each"));
+  const Outcome tight = fit("7MiB");
+  ASSERT_EQ(tight.status, 0) << tight.err;
+  EXPECT_THAT(tight.err, HasSubstr("strategy auto: sharded, stage 1 for 2 devices of 7.0 MiB each"));
+  EXPECT_THAT(tight.err, ContainsRegex("\n  ddp +8\\.0 +1\\.5  does not fit: 1\\.0 MiB too much\n"));
+  const Outcome none = fit("3MiB");
+  EXPECT_EQ(none.status, 2);
+  EXPECT_THAT(none.err,
+              HasSubstr("trainer.strategy.memory: nothing fits; got 3.0 MiB on each of 2 devices; the least is"));
+  const Outcome wrong =
+      fit("1GiB", ", cluster: {hosts: 2, devices: 2, intra_gb_s: 1, inter_gb_s: 1, latency_us: 1, flops: 1e9}");
+  EXPECT_EQ(wrong.status, 2);
+  EXPECT_THAT(wrong.err, HasSubstr("got 4 ranks = 2 hosts x 2 devices, and 2 ranks in the run"));
+  EXPECT_THAT(run({"fit", "--print_config", "--trainer.strategy=auto", "--trainer.strategy.memory=24GiB"}).out,
+              ContainsRegex("strategy:[^\n]*\n    name: auto[^\n]*\n    memory: 24GiB"));
+  // What the plan says is measured with what would be chosen.
+  EXPECT_THAT(run({"plan", "--model.width=64", "--trainer.devices=2", "--plan.measure_steps=3",
+                   "--trainer.strategy={name: auto, memory: 1GiB, start_method: thread}"})
+                  .out,
+              ContainsRegex("on a rank of 2.*; predicted: "));
+}
+
+TEST_F(PlanCommand, AChoiceTrainsAsTheStrategyDoesByItsName) {
+  const auto weights = [&](const std::string& strategy, const std::string& folder) {
+    const Outcome fit = run({"fit", "--model.width=64", "--trainer.devices=2", "--trainer.max_steps=3",
+                             "--trainer.strategy=" + strategy, "--trainer.run_dir=" + root_ + "/" + folder,
+                             "--trainer.callbacks=[{model_checkpoint: {save_last: true}}]"});
+    EXPECT_EQ(fit.status, 0) << fit.err;
+    std::ifstream file(root_ + "/" + folder + "/checkpoints/last/model.safetensors");
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  const std::string by_name = weights("{name: ddp, start_method: thread}", "named");
+  EXPECT_FALSE(by_name.empty());
+  EXPECT_TRUE(by_name == weights("{name: auto, memory: 1GiB, start_method: thread}", "chosen"));
 }
 
 TEST_F(PlanCommand, TheHelpHasItsOptions) {
@@ -252,6 +302,8 @@ TEST_F(PlanCommand, MeasuresTheConfiguredTraining) {
   EXPECT_THAT(measured("single_device", "1"), ContainsRegex("measured: at most [0-9.]+ MiB on a rank of 1, without "
                                                             "batches; predicted: [0-9.]+ MiB"));
   EXPECT_THAT(measured("{name: sharded_threads, stage: 2}", "2"), ContainsRegex("on a rank of 2.*; predicted: "));
+  EXPECT_THAT(measured("{replicate: 2, shard: 2, start_method: thread}", "4"),
+              ContainsRegex("on a rank of 4.*; predicted: "));
   EXPECT_THAT(run({"plan", "--plan.measure_steps=1"}).err, HasSubstr("0, or at least 2"));
 }
 
