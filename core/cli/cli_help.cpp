@@ -99,9 +99,7 @@ TopicGroup group_of(const std::string& name, const Registry<Base>& registry, con
 TopicGroup mesh_group(const Registry<Strategy>& strategies) {
   TopicGroup group{.name = "mesh",
                    .kind = "dimension",
-                   .usage =
-                       "`trainer: {strategy: {NAME: 2}}`, or with options `{strategy: {NAME: {size: 2, option: "
-                       "value}}}`, beside other dimensions",
+                   .usage = "`trainer: {strategy: {NAME: 2}}`, with options `{NAME: {size: 2, option: value}}`",
                    .prefix = "--trainer.strategy.NAME."};
   for (const MeshDimension& dimension : kMeshDimensions)
     group.topics.push_back({std::string(dimension.name), fmt::format("ranks that divide as {}", dimension.strategy),

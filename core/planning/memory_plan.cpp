@@ -2,6 +2,7 @@
 
 #include <levin/core/accelerators/memory_stats.h>
 #include <levin/core/comm/balanced_owners.h>
+#include <levin/core/comm/even_cut.h>
 
 #include <fmt/format.h>
 
@@ -10,6 +11,7 @@
 #include <limits>
 #include <numeric>
 #include <tuple>
+#include <utility>
 
 namespace levin {
 namespace {
@@ -34,36 +36,6 @@ double ring_bytes(int64_t bytes, int64_t ranks) {
 /// By what part the costs of two meshes may differ that send the same: they are rounded.
 constexpr double kSameCost = 1e-4;
 
-/// Cuts costs into parts that are not empty, the last of a part following: of the cuts whose parts cost `limit` at most
-/// each, one that makes the largest (`evenly`: the sum of the squares) least.
-struct Cut {
-  double value = 0;
-  std::vector<size_t> ends;
-};
-Cut best_cut(const std::vector<int64_t>& costs, size_t parts, double limit, bool evenly) {
-  constexpr double kNever = std::numeric_limits<double>::infinity();
-  // best[k][n]: of the first n costs in k parts, and where the last of these parts begins.
-  std::vector<std::vector<double>> best(parts + 1, std::vector<double>(costs.size() + 1, kNever));
-  std::vector<std::vector<size_t>> begin(parts + 1, std::vector<size_t>(costs.size() + 1, 0));
-  best[0][0] = 0;
-  for (size_t k = 1; k <= parts; ++k) {
-    for (size_t n = k; n <= costs.size(); ++n) {
-      double part = 0;
-      for (size_t from = n; from-- > k - 1;) {
-        part += static_cast<double>(costs[from]);
-        if (part > limit) break;
-        const double value = evenly ? best[k - 1][from] + part * part : std::max(best[k - 1][from], part);
-        if (value >= best[k][n]) continue;
-        best[k][n] = value;
-        begin[k][n] = from;
-      }
-    }
-  }
-  Cut cut{.value = best[parts][costs.size()], .ends = std::vector<size_t>(parts)};
-  for (size_t k = parts, end = costs.size(); k > 0; end = begin[k--][end]) cut.ends[k - 1] = end;
-  return cut;
-}
-
 /// Plans one way to train.
 class Planner {
  public:
@@ -85,7 +57,82 @@ class Planner {
   PlanRow with_batch(PlanRow row, int64_t batch) const {
     if (row.pipeline > 1) return busiest_stage(row, batch);
     row.activations = activations(row, batch);
+    if (!needs_.step.empty()) add_backward(row, batch);
     return row;
+  }
+
+  /// What backward needs beside activations when a rank holds most.
+  void add_backward(PlanRow& row, int64_t batch) const {
+    if (row.stage == 3 && !row.checkpoints) {
+      const Moment most = most_in_units(batch);
+      row.gathered = most.gathered;
+      row.backward = most.step - needs_.activations.weight_copies - row.activations;
+      return;
+    }
+    row.backward = beyond_activations(batch);
+    // Without others to average them with, gradients are freed after the forward and come one by one.
+    if (row.devices() == 1 && needs_.micro_batches == 1)
+      row.backward = most_with_new_gradients(row, batch) - row.gradients - row.activations;
+  }
+
+  /// Of a step without checkpoints, which backward has for a moment.
+  int64_t beyond_activations(int64_t batch) const {
+    const int64_t saved = needs_.activations.bytes.at(batch);
+    int64_t most = saved;
+    for (const StepPart& part : needs_.step) most = std::max(most, part.most.at(batch));
+    return most - saved;
+  }
+
+  int64_t most_with_new_gradients(const PlanRow& row, int64_t batch) const {
+    const auto beyond = static_cast<double>(beyond_activations(batch));
+    const auto saved = static_cast<double>(needs_.activations.bytes.at(batch));
+    const auto kept = static_cast<double>(needs_.kept.bytes.at(batch));
+    const double inside = static_cast<double>(row.activations) - kept;
+    double come = 0;
+    double most = static_cast<double>(row.gradients) + (row.checkpoints ? kept : saved);
+    for (const StepPart& part : needs_.step) {
+      const auto here = static_cast<double>(part.most.at(batch));
+      // What checkpoints keep becomes less as activations would.
+      most = std::max(most, come + (row.checkpoints ? kept * here / (saved + beyond) + inside + beyond : here));
+      come = std::min(come + static_cast<double>(part.gradient), static_cast<double>(row.gradients));
+    }
+    return std::llround(most);
+  }
+
+  /// Bytes at one time: of forward and backward, and of what stage 3 has whole.
+  struct Moment {
+    int64_t step = 0;
+    int64_t gathered = 0;
+    int64_t all() const { return step + gathered; }
+  };
+  Moment most_in_units(int64_t batch) const {
+    const std::vector<StepPart>& parts = needs_.step;
+    const auto parameters = [&](std::optional<size_t> unit) {
+      return unit ? whole_parameters(needs_.units[*unit]) : 0;
+    };
+    const auto gradients = [&](std::optional<size_t> unit) { return unit ? whole_gradients(needs_.units[*unit]) : 0; };
+    const auto unit_from = [&](size_t part, std::optional<size_t> but) -> std::optional<size_t> {
+      for (; part < parts.size(); ++part)
+        if (parts[part].unit && parts[part].unit != but) return parts[part].unit;
+      return std::nullopt;
+    };
+    const int64_t outside = whole_parameters(needs_.outside) + whole_gradients(needs_.outside);
+    Moment most;
+    std::optional<size_t> under_way;  // the unit whose gradients come
+    std::optional<size_t> reduced;    // and the one before it
+    for (size_t i = 0; i < parts.size(); ++i) {
+      // The unit that runs, and the one gathered ahead of it.
+      const std::optional<size_t> runs = unit_from(i, std::nullopt);
+      const int64_t units = outside + parameters(runs) + parameters(unit_from(i, runs));
+      if (runs && runs != under_way) reduced = std::exchange(under_way, std::nullopt);
+      Moment now{.step = parts[i].most.at(batch), .gathered = units + gradients(under_way) + gradients(reduced)};
+      if (now.all() > most.all()) most = now;
+      if (!parts[i].unit) continue;
+      under_way = parts[i].unit;
+      now = {.step = parts[i].at_end.at(batch), .gathered = units + gradients(under_way) + gradients(reduced)};
+      if (now.all() > most.all()) most = now;
+    }
+    return most;
   }
 
   /// Of the rank that needs most; what is sent by the one that sends most.
@@ -95,8 +142,7 @@ class Planner {
     PlanRow busiest;
     PlanRow sends_most;
     for (int64_t rank = 0; rank < row.pipeline; ++rank) {
-      const PipelineHold hold = most_in_flight(schedule[static_cast<size_t>(rank)], shape);
-      const PlanRow other = of_stage(row, rank, batch, hold);
+      const PlanRow other = of_stage(row, rank, batch, schedule[static_cast<size_t>(rank)]);
       if (rank == 0 || other.sent() > sends_most.sent()) sends_most = other;
       if (rank == 0 || other.total() > busiest.total()) busiest = other;
     }
@@ -133,22 +179,39 @@ class Planner {
     return chunk;
   }
 
-  PlanRow of_stage(PlanRow row, int64_t rank, int64_t batch, const PipelineHold& hold) const {
+  /// The most bytes at once of a rank that holds so many for each micro-batch in flight of each of its chunks.
+  static int64_t most_held(const std::vector<PipelineAction>& actions, int64_t stages,
+                           const std::vector<int64_t>& of_chunks) {
+    int64_t now = 0;
+    int64_t most = 0;
+    for (const PipelineAction& action : actions) {
+      const int64_t bytes = of_chunks[static_cast<size_t>(action.chunk / stages)];
+      if (action.kind == PipelineAction::Kind::kForward)
+        most = std::max(most, now += bytes);
+      else if (action.kind != PipelineAction::Kind::kBackwardInput)
+        now -= bytes;
+    }
+    return most;
+  }
+
+  PlanRow of_stage(PlanRow row, int64_t rank, int64_t batch, const std::vector<PipelineAction>& actions) const {
     const int64_t micro_batches = row.shape(batch).micro_batches;
     const int64_t examples = divided(batch, micro_batches);
     WeightNeeds weights;
+    WeightNeeds first;  // of the first chunk
     BatchBytes passing;
-    int64_t recomputed = 0;  // of one chunk at a time
-    row.activations = 0;
+    int64_t recomputed = 0;     // of one chunk at a time
+    std::vector<int64_t> held;  // of each chunk
     for (int64_t i = 0; i < row.chunks; ++i) {
       const Chunk chunk = chunk_at(static_cast<size_t>(i * row.pipeline + rank));
-      const int64_t in_flight = hold.per_chunk[static_cast<size_t>(i)];
       weights += chunk.weights;
+      if (i == 0) first = chunk.weights;
       passing += chunk.passing;
-      row.activations += times(row.checkpoints ? chunk.passing : chunk.saved, in_flight).at(examples);
+      held.push_back((row.checkpoints ? chunk.passing : chunk.saved).at(examples));
       if (row.checkpoints) recomputed = std::max(recomputed, chunk.saved.at(examples));
     }
-    row.activations += recomputed;
+    row.activations = most_held(actions, row.pipeline, held) + recomputed;
+    row.backward = beyond_activations(examples);
     // Parameters outside of the sequential are on every stage; the last one averages and steps them.
     const WeightNeeds& outside = needs_.chain.outside;
     WeightNeeds own = weights;
@@ -159,11 +222,14 @@ class Planner {
     const auto state = std::llround(state_of_element * static_cast<double>(own.trainable_elements));
     row.parameters = weights.bytes + needs_.buffers;
     row.gradients = weights.trainable_bytes;
-    row.optimizer = divided(state, row.shard) + needs_.counters;
-    // Where replicas average them the gradients are there a second time when the batch ends, one after the other.
-    if (row.batches() > 1) row.widened = own.trainable_bytes;
+    row.optimizer = needs_.largest_part(state, own, row.shard) + needs_.counters;
+    // Gradients of the first chunk are averaged in the buckets that they go to in its last backward; others, one after
+    // the other, are there a second time when the batch ends.
+    const int64_t in_buckets = averages_in_backward(row) ? first.trainable_bytes : 0;
+    if (row.batches() > 1) row.widened = own.trainable_bytes - in_buckets;
+    if (row.batches() > 1 && micro_batches > 1) row.gathered = in_buckets;
     if (row.shard > 1) {
-      row.gradients = divided(own.trainable_bytes, row.shard);
+      row.gradients = needs_.largest_part(own.trainable_bytes, own, row.shard);
       row.gathered = weights.trainable_bytes - row.gradients;
       row.widened += weights.trainable_bytes;
     }
@@ -171,6 +237,9 @@ class Planner {
     send_over_replicas(row, own.trainable_bytes, own.bytes, {.reductions = 1, .gathers = 1});
     return row;
   }
+
+  /// Whether the replicas of a stage average gradients in backward: a backward in halves is over before they are there.
+  static bool averages_in_backward(const PlanRow& row) { return row.shard == 1 && row.schedule != "zero_bubble"; }
 
   static BatchBytes times(const BatchBytes& bytes, int64_t count) {
     const auto factor = static_cast<double>(count);
@@ -196,6 +265,8 @@ class Planner {
     row.parameters = needs_.weights.bytes + needs_.buffers;
     row.gradients = needs_.weights.trainable_bytes;
     row.optimizer = needs_.optimizer_state + needs_.counters;
+    // Those of a window are beside the buckets that they are averaged in.
+    if (row.replicate > 1 && needs_.micro_batches > 1) row.gathered = row.gradients;
     send_over_replicas(row, row.gradients, 0, {.reductions = 1, .gathers = 0});
   }
 
@@ -211,13 +282,13 @@ class Planner {
     const int64_t parameters = whole_parameters(all);
     const int64_t gradients = whole_gradients(all);
     const int64_t ranks = row.shard;
-    const int64_t own_parameters = needs_.largest_part(all.bytes, ranks);
+    const int64_t own_parameters = needs_.largest_part(all.bytes, all, ranks);
     const bool is_mixed = needs_.compute_size.has_value();
 
     row.parameters = needs_.buffers + (row.stage == 3 ? own_parameters : parameters + (is_mixed ? own_parameters : 0));
-    row.gradients = row.stage == 1 ? gradients : needs_.largest_part(gradients, ranks);
-    if (is_mixed) row.widened = needs_.largest_part(all.trainable_bytes, ranks);
-    row.optimizer = needs_.largest_part(needs_.optimizer_state, ranks) + needs_.counters;
+    row.gradients = row.stage == 1 ? gradients : needs_.largest_part(gradients, all, ranks);
+    if (is_mixed) row.widened = needs_.largest_part(all.trainable_bytes, all, ranks);
+    row.optimizer = needs_.largest_part(needs_.optimizer_state, all, ranks) + needs_.counters;
     if (row.stage == 2) row.gathered = std::min(gradients, kBucketsInFlight * kBucketBytes);
     if (row.stage == 3) row.gathered = largest_units();
     if (row.offload) move_to_host(row);
@@ -325,9 +396,10 @@ std::string conclusion(const MemoryPlan& plan) {
 std::vector<size_t> cut_by_parameters(const ChainNeeds& chain, int64_t parts) {
   std::vector<int64_t> costs;
   for (const ChainNeeds::Element& element : chain.elements) costs.push_back(element.weights.elements);
-  const auto count = static_cast<size_t>(parts);
-  const double largest = best_cut(costs, count, std::numeric_limits<double>::infinity(), /*evenly=*/false).value;
-  return best_cut(costs, count, largest, /*evenly=*/true).ends;
+  std::vector<size_t> ends;
+  size_t end = 0;
+  for (const int64_t length : even_cut(costs, parts)) ends.push_back(end += static_cast<size_t>(length));
+  return ends;
 }
 
 PipelineShape PlanRow::shape(int64_t batch) const {
@@ -417,6 +489,7 @@ WeightNeeds& WeightNeeds::operator+=(const WeightNeeds& other) {
   bytes += other.bytes;
   trainable_elements += other.trainable_elements;
   trainable_bytes += other.trainable_bytes;
+  tensors.insert(tensors.end(), other.tensors.begin(), other.tensors.end());
   return *this;
 }
 
@@ -424,7 +497,8 @@ int64_t TrainingNeeds::batch_on(int64_t devices) const {
   return divides_batch ? divided(batch_size, devices) : batch_size;
 }
 
-int64_t TrainingNeeds::largest_part(int64_t bytes, int64_t ranks) const {
+int64_t TrainingNeeds::largest_part(int64_t bytes, const WeightNeeds& of, int64_t ranks) const {
+  const std::vector<int64_t>& tensors = of.tensors;
   if (element_wise || tensors.empty()) return divided(bytes, ranks);
   std::vector<int64_t> loads(static_cast<size_t>(ranks));
   const std::vector<int64_t> owners = balanced_owners(tensors, ranks);
@@ -503,7 +577,7 @@ MemoryPlan plan_memory(const TrainingNeeds& needs, int64_t devices, int64_t memo
 
 std::string plan_table(const std::vector<MemoryPlan>& plans) {
   constexpr const char* kLine =
-      "  {:<{}} {:>10} {:>9} {:>9} {:>11} {:>8} {:>9} {:>9} {:>9} {:>9} {:>9} {:>6}  {:<4} {:>13}{}\n";
+      "  {:<{}} {:>10} {:>9} {:>9} {:>11} {:>8} {:>8} {:>9} {:>9} {:>9} {:>9} {:>9} {:>6}  {:<4} {:>13}{}\n";
   size_t width = 0;
   bool any_on_host = false;
   std::vector<std::vector<size_t>> shown;
@@ -525,17 +599,17 @@ std::string plan_table(const std::vector<MemoryPlan>& plans) {
     const MemoryPlan& plan = plans[i];
     text += fmt::format("\n{} device{} with {} MiB each, batches of {} on each; in MiB:\n", plan.devices,
                         plan.devices == 1 ? "" : "s", mebibytes(plan.memory), plan.batch_size);
-    text += fmt::format(kLine, "strategy", width, "parameters", "gradients", "optimizer", "activations", "gathered",
-                        "total", "sent/step", "pipeline", "replicate", "shard", "idle", "fits", "largest batch",
-                        last_column("on host"));
+    text += fmt::format(kLine, "strategy", width, "parameters", "gradients", "optimizer", "activations", "backward",
+                        "gathered", "total", "sent/step", "pipeline", "replicate", "shard", "idle", "fits",
+                        "largest batch", last_column("on host"));
     bool has_pipeline = false;
     for (const size_t index : shown[i]) {
       const PlanRow& row = plan.rows[index];
       has_pipeline |= row.pipeline > 1;
       text += fmt::format(kLine, strategy_text(row), width, mebibytes(row.parameters), mebibytes(row.gradients),
-                          mebibytes(row.optimizer), mebibytes(row.activations), mebibytes(row.gathered),
-                          mebibytes(row.total()), mebibytes(row.sent()), mebibytes(row.sent_pipeline),
-                          mebibytes(row.sent_replicate), mebibytes(row.sent_shard),
+                          mebibytes(row.optimizer), mebibytes(row.activations), mebibytes(row.backward),
+                          mebibytes(row.gathered), mebibytes(row.total()), mebibytes(row.sent()),
+                          mebibytes(row.sent_pipeline), mebibytes(row.sent_replicate), mebibytes(row.sent_shard),
                           row.pipeline > 1 ? fmt::format("{:.1f}%", 100 * row.bubble) : "",
                           !row.is_possible ? "-"
                           : row.fits       ? "yes"

@@ -36,6 +36,7 @@ struct WeightNeeds {
   int64_t bytes = 0;               ///< in the type of the optimizer's step
   int64_t trainable_elements = 0;  ///< frozen parameters have no gradient
   int64_t trainable_bytes = 0;
+  std::vector<int64_t> tensors = {};  ///< elements of each
 
   WeightNeeds& operator+=(const WeightNeeds& other);
 };
@@ -56,6 +57,16 @@ struct ChainNeeds {
   double flops_after = 0;         ///< behind it: head and loss
 };
 
+/// A part of a forward and backward on one device, from one gradient of a parameter (at first: from the beginning) to
+/// the next.
+struct StepPart {
+  /// Allocated at most, beside parameters, the optimizer's state, the batch and gradients of earlier parts.
+  BatchBytes most;
+  BatchBytes at_end;           ///< the same when the gradient is there, which counts
+  std::optional<size_t> unit;  ///< of the parameter, among `units`
+  int64_t gradient = 0;        ///< bytes
+};
+
 /// Measurements of a training step on one device, from which a plan is made.
 struct TrainingNeeds {
   WeightNeeds weights;             ///< of the whole model
@@ -63,13 +74,12 @@ struct TrainingNeeds {
   WeightNeeds outside;             ///< in no unit, or shared by several: gathered for the whole step under stage 3
   /// Bytes of an element in forward and backward under mixed precision; unset: as in the parameters.
   std::optional<int64_t> compute_size;
-  int64_t buffers = 0;           ///< bytes
-  int64_t optimizer_state = 0;   ///< bytes of its tensors that have as many elements as their parameter
-  int64_t counters = 0;          ///< bytes of the rest of the optimizer's state, which no rank divides
-  bool element_wise = true;      ///< the optimizer can step a part of a parameter
-  bool tensor_wise = true;       ///< it can step some of the parameters, whole ones
-  std::vector<int64_t> tensors;  ///< elements of each parameter
-  bool is_on_host = false;       ///< the device's memory is the host's: offload would save nothing
+  int64_t buffers = 0;          ///< bytes
+  int64_t optimizer_state = 0;  ///< bytes of its tensors that have as many elements as their parameter
+  int64_t counters = 0;         ///< bytes of the rest of the optimizer's state, which no rank divides
+  bool element_wise = true;     ///< the optimizer can step a part of a parameter
+  bool tensor_wise = true;      ///< it can step some of the parameters, whole ones
+  bool is_on_host = false;      ///< the device's memory is the host's: offload would save nothing
 
   int64_t batch_size = 1;        ///< examples in a batch of one rank, or of all together
   bool divides_batch = false;    ///< batch_size is that of all ranks together
@@ -79,12 +89,13 @@ struct TrainingNeeds {
   /// Activations when units are recomputed in backward: `kept`, plus one of `inside` at a time; empty without units.
   ActivationNeeds kept;
   std::vector<ActivationNeeds> inside;
+  std::vector<StepPart> step;  ///< in order; empty: not measured
   ChainNeeds chain;
 
   int64_t batch_on(int64_t devices) const;
-  /// Returns the part of so many bytes, of all parameters alike, that the rank has which has most, of ranks that divide
-  /// them: evenly or, where the optimizer needs whole parameters, as balanced_owners does.
-  int64_t largest_part(int64_t bytes, int64_t ranks) const;
+  /// Returns the part of so many bytes, of all these parameters alike, that the rank has which has most, of ranks that
+  /// divide them: evenly or, where the optimizer needs whole parameters, as balanced_owners does.
+  int64_t largest_part(int64_t bytes, const WeightNeeds& of, int64_t ranks) const;
 };
 
 /// One way to train, as the sizes of a mesh, and its memory on each rank, in bytes; device memory unless said
@@ -102,8 +113,13 @@ struct PlanRow {
   int64_t parameters = 0;  ///< buffers, and under mixed precision a rank's part of what the optimizer steps, included
   int64_t gradients = 0;
   int64_t optimizer = 0;
-  int64_t activations = 0;    ///< of a batch
-  int64_t gathered = 0;       ///< whole for a moment only: units of stage 3, buckets of stage 2, a stage's gradients
+  int64_t activations = 0;  ///< of a batch
+  /// When a rank holds most: gradients of activations and what operations need while they run; less the activations
+  /// that backward has freed by then.
+  int64_t backward = 0;
+  /// Whole for a moment only: units of stage 3, buckets of stage 2 and of replicas with several batches, a stage's
+  /// gradients.
+  int64_t gathered = 0;
   int64_t widened = 0;        ///< when activations are freed: wide gradients, what a stage's ranks send each other
   int64_t host = 0;           ///< with offload, the most that is in the host's memory at once
   int64_t sent_pipeline = 0;  ///< bytes that a rank sends along each dimension in an optimizer step
@@ -122,7 +138,9 @@ struct PlanRow {
   /// Returns the strategy that divides so: single_device, ddp, sharded or pipeline.
   std::string strategy() const;
   /// Returns the peak on the device.
-  int64_t total() const { return parameters + gradients + optimizer + std::max(activations + gathered, widened); }
+  int64_t total() const {
+    return parameters + gradients + optimizer + std::max(activations + backward + gathered, widened);
+  }
   int64_t sent() const { return sent_pipeline + sent_replicate + sent_shard; }
   /// Returns how the pipeline divides a batch of so many examples.
   PipelineShape shape(int64_t batch) const;
@@ -193,12 +211,11 @@ std::vector<PlanRow> meshes(const TrainingNeeds& needs, int64_t devices, const s
 /// and m micro-batches stage s, from 0 on, holds what it saves for min(m, p - s) of them and is idle for
 /// (p - 1) / (m + p - 1) of a step (Narayanan et al., "PipeDream", 2019, arXiv:1806.03377). It sends results to the
 /// next stage and gradients of its inputs to the one before. Beside it, replicate and shard divide the state of a stage
-/// as above; gradients are whole while the batch runs, and once more when the ranks of a stage reduce them at its end.
+/// as above; gradients are whole while the batch runs, and once more when the ranks of a stage reduce them.
 MemoryPlan plan_memory(const TrainingNeeds& needs, int64_t devices, int64_t memory);
 
 /// Plans one way to train in the same manner: `way` says the sizes, stage, offload, schedule, chunks and checkpoints,
-/// and the rest is filled in. A pipeline's rank holds what its schedule says: at most most_in_flight() micro-batches in
-/// each of its chunks.
+/// and the rest is filled in. A pipeline's rank holds what its schedule says.
 PlanRow plan_row(const TrainingNeeds& needs, int64_t memory, const PlanRow& way);
 
 /// Cuts a chain as `pipeline` does with balance_by: parameters: part k has the elements [ends[k - 1], ends[k]). There

@@ -32,6 +32,7 @@ Json json_of(const PlanRow& row, const std::string& devices) {
             {"gradients", row.gradients},
             {"optimizer", row.optimizer},
             {"activations", row.activations},
+            {"backward", row.backward},
             {"gathered", row.gathered},
             {"widened", row.widened},
             {"total", row.total()},

@@ -137,8 +137,8 @@ class StepPredictor {
     double longest_gather = 0;
     for (size_t stage = 0; stage < owned.size(); ++stage) {
       const WeightNeeds& weights = owned[stage];
-      const double stepped = static_cast<double>(weights.trainable_elements) / static_cast<double>(way_.shard);
-      longest_optimizer = std::max(longest_optimizer, optimizer_seconds(stepped));
+      const int64_t stepped = needs_.largest_part(weights.trainable_elements, weights, way_.shard);
+      longest_optimizer = std::max(longest_optimizer, optimizer_seconds(static_cast<double>(stepped)));
       const double reduce = reduce_seconds(static_cast<double>(weights.trainable_bytes));
       const double gather = way_.shard == 1 ? 0 : gather_seconds(static_cast<double>(weights.bytes));
       longest_exchange = std::max(longest_exchange, reduce + gather);
@@ -173,7 +173,7 @@ class StepPredictor {
   void step_optimizer() {
     const int64_t all = needs_.weights.trainable_elements;
     const double own = needs_.element_wise ? static_cast<double>(all) / static_cast<double>(way_.shard)
-                                           : static_cast<double>(needs_.largest_part(all, way_.shard));
+                                           : static_cast<double>(needs_.largest_part(all, needs_.weights, way_.shard));
     streams_.compute(streams_.link_end(), optimizer_seconds(own));
   }
 

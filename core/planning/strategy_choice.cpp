@@ -30,7 +30,7 @@ LimitedAuto read_limited_auto(const Config& strategy) {
     throw ConfigError(fmt::format(
         "{}{}: 'auto' has no options without a memory limit; valid: auto, or {{name: auto, memory: 24GiB}}; hint: name "
         "the strategy that the options are for",
-        strategy.origin().source.empty() ? "" : strategy.origin().describe() + ": ", kPath));
+        strategy.origin().prefix(), kPath));
   LimitedAuto read;
   Config own = Config::mapping(strategy.origin());
   for (const auto& [key, origin, value] : strategy.entries())
@@ -78,8 +78,9 @@ std::string why_slower(double examples_per_second, double of_chosen) {
 std::string parts_text(const PlanRow& way) {
   std::string text = fmt::format("{} = parameters {} + gradients {} + optimizer {}", mebibytes(way.total()),
                                  mebibytes(way.parameters), mebibytes(way.gradients), mebibytes(way.optimizer));
-  if (way.activations + way.gathered >= way.widened)
-    return text + fmt::format(" + activations {} + gathered {}", mebibytes(way.activations), mebibytes(way.gathered));
+  if (way.activations + way.backward + way.gathered >= way.widened)
+    return text + fmt::format(" + activations {} + backward {} + gathered {}", mebibytes(way.activations),
+                              mebibytes(way.backward), mebibytes(way.gathered));
   return text + fmt::format(" + reduction {}", mebibytes(way.widened));
 }
 

@@ -244,8 +244,8 @@ TEST(MemoryPlan, AnOptimizerOfWholeTensorsHoldsWhatTheRankWithMostHas) {
   TrainingNeeds needs = adam();
   needs.element_wise = false;
   // A quarter of the parameters is one tensor.
-  needs.tensors = {kPsi / 4};
-  needs.tensors.insert(needs.tensors.end(), 12, kPsi / 16);
+  needs.weights.tensors = {kPsi / 4};
+  needs.weights.tensors.insert(needs.weights.tensors.end(), 12, kPsi / 16);
   const MemoryPlan of_four = plan_memory(needs, 4, kPlenty);
   EXPECT_TRUE(row_of(of_four, 3).is_possible);
   EXPECT_EQ(held(row_of(of_four, 1)), 8 * kPsi + 8 * kPsi / 4);
@@ -254,8 +254,8 @@ TEST(MemoryPlan, AnOptimizerOfWholeTensorsHoldsWhatTheRankWithMostHas) {
   EXPECT_EQ(held(row_of(of_eight, 2)), 4 * kPsi + 12 * kPsi / 4) << "the largest tensor is on one rank";
   EXPECT_EQ(held(row_of(of_eight, 3)), 16 * kPsi / 4);
   // Gradients are all-reduced; parameters are gathered twice.
-  EXPECT_EQ(row_of(of_eight, 1).communication, 3 * 4 * kPsi / 8 * 7);
-  EXPECT_EQ(row_of(of_eight, 3).communication, 4 * 4 * kPsi / 8 * 7);
+  EXPECT_EQ(row_of(of_eight, 1).sent(), 3 * 4 * kPsi / 8 * 7);
+  EXPECT_EQ(row_of(of_eight, 3).sent(), 4 * 4 * kPsi / 8 * 7);
 }
 
 TEST(MemoryPlan, AnOptimizerThatCannotBeDividedRulesShardingOut) {
@@ -372,9 +372,11 @@ TEST(MemoryPlan, APipelineIsNamedWhereNothingElseFits) {
   TrainingNeeds needs = chain();
   const MemoryPlan roomy = plan_memory(needs, 10, kPlenty);
   EXPECT_EQ(roomy.cheapest()->pipeline, 1);
-  // Stage 3 has two units whole beside its part; the optimizer cannot be divided anyway.
+  // Stage 3 has two units whole beside its part; the optimizer cannot be divided anyway. A stage has 1.6 psi, and its
+  // gradients in the buckets of its replicas once more.
   needs.element_wise = needs.tensor_wise = false;
-  const MemoryPlan plan = plan_memory(needs, 20, 2 * kPsi);
+  EXPECT_EQ(plan_memory(needs, 20, 2 * kPsi).cheapest(), nullptr);
+  const MemoryPlan plan = plan_memory(needs, 20, 2 * kPsi + 100'000);
   ASSERT_NE(plan.cheapest(), nullptr);
   EXPECT_EQ(plan.cheapest()->pipeline, 10);
   const std::string table = plan_table({plan});
@@ -448,6 +450,68 @@ TEST(MemoryPlan, ShardsOfAStageDivideWhatItsOptimizerHas) {
   EXPECT_EQ(triple.total(), mesh.total());
   EXPECT_EQ(triple.sent_shard, mesh.sent_shard);
   EXPECT_EQ(triple.sent_replicate, 2 * 4 * kPsi / 10 / 2);
+}
+
+TEST(MemoryPlan, ShardsOfAStageDivideWholeTensorsWhereTheOptimizerNeedsThem) {
+  TrainingNeeds needs = chain();
+  needs.element_wise = false;
+  constexpr int64_t kUnit = kPsi / 10;
+  // Two thirds of a unit are one tensor; the other third, and the head, are one each.
+  for (auto& element : needs.chain.elements) element.weights.tensors = {kUnit * 2 / 3, kUnit - kUnit * 2 / 3};
+  needs.chain.outside.tensors = {50};
+  const PlanRow row = plan_row(needs, kPlenty, {.pipeline = 10, .shard = 2, .stage = 1});
+  // Of the last stage, whose ranks have the large tensor, and the small one with the head.
+  EXPECT_NEAR(static_cast<double>(row.optimizer), 8.0 * kUnit * 2 / 3, 16);
+  EXPECT_NEAR(static_cast<double>(row.gradients), 4.0 * kUnit * 2 / 3, 16);
+  EXPECT_EQ(row.parameters, 4 * kUnit + 200);
+}
+
+/// Ten units, in each of which a half of the gradients comes before the other. A unit saves 100 for backward, which
+/// needs 30 besides.
+TrainingNeeds in_parts() {
+  TrainingNeeds needs = adam();
+  needs.weights = {};
+  needs.units.assign(10, {.elements = 100, .bytes = 400, .trainable_elements = 100, .trainable_bytes = 400});
+  for (const WeightNeeds& unit : needs.units) needs.weights += unit;
+  needs.outside = {};
+  needs.optimizer_state = 8000;
+  needs.buffers = 0;
+  needs.batch_size = 1;
+  needs.activations = {.bytes = {.fixed = 0, .per_example = 1000}};
+  needs.inside.clear();
+  for (size_t unit = 10; unit-- > 0;)
+    for (const double freed : {0.0, 50.0})
+      needs.step.push_back({.most = {.fixed = 0, .per_example = 100.0 * static_cast<double>(unit + 1) - freed + 30},
+                            .at_end = {.fixed = 200, .per_example = 100.0 * static_cast<double>(unit + 1) - freed - 50},
+                            .unit = unit,
+                            .gradient = 200});
+  return needs;
+}
+
+TEST(MemoryPlan, BackwardNeedsMoreThanActivations) {
+  const TrainingNeeds needs = in_parts();
+  const auto planned = [&](const PlanRow& way) { return plan_row(needs, kPlenty, way); };
+  for (const PlanRow& way : {PlanRow{.replicate = 2}, PlanRow{.shard = 2, .stage = 1}, PlanRow{.shard = 2, .stage = 2}})
+    EXPECT_EQ(planned(way).backward, 30) << strategy_text(way);
+  EXPECT_EQ(planned({.shard = 2, .stage = 1}).total(), 4000 + 4000 + 4000 + 1000 + 30);
+  // Alone gradients come one by one, and are all there at the end, when nothing else is.
+  EXPECT_EQ(planned({}).backward, 0);
+  EXPECT_EQ(planned({}).total(), 4000 + 4000 + 8000 + 1000);
+  // A window keeps them from the first batch on.
+  TrainingNeeds window = needs;
+  window.micro_batches = 2;
+  EXPECT_EQ(plan_row(window, kPlenty, {}).backward, 30);
+  // Backward of the last unit but one: it and the one ahead of it whole, its gradients and those of the last.
+  const PlanRow row = planned({.shard = 2, .stage = 3});
+  EXPECT_EQ(row.gathered, 4 * 400);
+  EXPECT_EQ(row.activations, 1000);
+  EXPECT_EQ(row.backward, 900 - 50 + 200 - 1000);
+  // With more examples, when backward begins: two units, without gradients.
+  TrainingNeeds large = needs;
+  large.batch_size = 100;
+  const PlanRow of_many = plan_row(large, kPlenty, {.shard = 2, .stage = 3});
+  EXPECT_EQ(of_many.gathered, 2 * 400);
+  EXPECT_EQ(of_many.backward, 3000);
 }
 
 TEST(MemoryPlan, TheTableLeavesOutMeshesThatOthersBeat) {

@@ -81,7 +81,7 @@ TEST(StrategyChoices, TheTableSaysWhyOthersAreNotTaken) {
   EXPECT_THAT(choice.table,
               ContainsRegex("\n  pipeline, 4 stages +[0-9.]+ +[0-9.]+  its ranks are idle for 27\\.3 % of a step\n"));
   TrainingNeeds needs = needs_of_64_mib();
-  needs.element_wise = false;
+  needs.element_wise = needs.tensor_wise = false;
   EXPECT_THAT(choose_mesh(needs, limited_to(72), 4, false).table,
               ContainsRegex("\n  sharded, stage 3 .*  the optimizer cannot be divided\n"));
   EXPECT_THAT(choose_mesh(needs, limited_to(71), 4, false).table,
@@ -107,11 +107,13 @@ TEST(StrategyChoices, WithAClusterTheFastest) {
 TEST(StrategyChoices, NothingThatFitsIsExplainedWithTheArithmetic) {
   TrainingNeeds needs = needs_of_64_mib();
   needs.chain.elements.clear();
-  EXPECT_THAT(message_of([&] { choose_mesh(needs, limited_to(28), 4, false); }),
-              HasSubstr("trainer.strategy.memory: nothing fits; got 28.0 MiB on each of 4 devices; the least is 32.0 = "
-                        "parameters 4.0 + gradients 4.0 + optimizer 8.0 + activations 8.0 + gathered 8.0 in MiB, with "
-                        "sharded, stage 3: 4.0 too much; hint: a batch of at most 4 examples on a rank, with sharded, "
-                        "stage 3, or more devices"));
+  EXPECT_THAT(
+      message_of([&] { choose_mesh(needs, limited_to(28), 4, false); }),
+      HasSubstr(
+          "trainer.strategy.memory: nothing fits; got 28.0 MiB on each of 4 devices; the least is 32.0 = "
+          "parameters 4.0 + gradients 4.0 + optimizer 8.0 + activations 8.0 + backward 0.0 + gathered 8.0 "
+          "in MiB, with sharded, stage 3: 4.0 too much; hint: a batch of at most 4 examples on a rank, with sharded, "
+          "stage 3, or more devices"));
   EXPECT_THAT(message_of([&] { choose_mesh(needs, limited_to(9), 4, false); }),
               HasSubstr("hint: more devices, or more memory: not even one example in a batch fits"));
 }
@@ -132,7 +134,7 @@ TEST(StrategyChoices, CheckpointingThatIsConfiguredStays) {
   const TrainerOptions chosen = chosen_for(options);
   EXPECT_EQ(chosen.strategy.config().to_flow(), "{name: sharded, stage: 1, start_method: thread}");
   EXPECT_TRUE(chosen.activation_checkpointing.units.empty());
-  needs.element_wise = false;
+  needs.element_wise = needs.tensor_wise = false;
   const TrainerOptions recomputing = chosen_for(options);
   EXPECT_EQ(recomputing.strategy.config().to_flow(), "{name: ddp, start_method: thread}");
   EXPECT_EQ(recomputing.activation_checkpointing.units, std::vector<std::string>{"*"});

@@ -126,7 +126,7 @@ class Planned : public Module {
 };
 
 DataLoader loader(int64_t batch_size) {
-  const auto x = at::arange(4 * kBatch * kWidth, at::kFloat).sin().reshape({4 * kBatch, kWidth});
+  const auto x = at::arange(8 * kBatch * kWidth, at::kFloat).sin().reshape({8 * kBatch, kWidth});
   return DataLoader(std::make_shared<data::TensorDataset>(Batch{{"x", x}, {"y", x.cos()}}), {.batch_size = batch_size});
 }
 
@@ -222,12 +222,16 @@ TEST(PlanAgainstPipeline, PredictsWhatTheStageThatNeedsMostHolds) {
   // Backward has gradients of activations besides, of one micro-batch and less than of two blocks.
   EXPECT_GE(measured.added, row->activations);
   EXPECT_LE(measured.added, row->activations + 2 * (kBatch / 8) * 9 * kScale);
+  EXPECT_NEAR(static_cast<double>(measured.added), static_cast<double>(row->activations + row->backward),
+              0.03 * static_cast<double>(row->total()));
 }
 
-TEST(PlanAgainstPipeline, PredictsWhatShardsOfAStageNeed) {
+class PlanAgainstRanksOfAStage : public ::testing::TestWithParam<PlanRow> {};
+
+TEST_P(PlanAgainstRanksOfAStage, PredictsWhatTheyNeed) {
   AccountingAllocator::install();
   const TrainingNeeds needs = needs_of_a_quarter();
-  const PlanRow row = plan_row(needs, int64_t{1} << 30, {.pipeline = 2, .shard = 2, .stage = 1});
+  const PlanRow row = plan_row(needs, int64_t{1} << 30, GetParam());
   fit(row);
   int64_t most = 0;
   for (int64_t rank = 0; rank < row.devices(); ++rank) {
@@ -236,6 +240,18 @@ TEST(PlanAgainstPipeline, PredictsWhatShardsOfAStageNeed) {
   }
   EXPECT_NEAR(static_cast<double>(row.total()), static_cast<double>(most), 0.03 * static_cast<double>(most));
 }
+
+INSTANTIATE_TEST_SUITE_P(All, PlanAgainstRanksOfAStage,
+                         ::testing::Values(PlanRow{.pipeline = 2, .shard = 2, .stage = 1},
+                                           PlanRow{.pipeline = 2, .replicate = 2},
+                                           PlanRow{.pipeline = 3, .schedule = "zero_bubble"},
+                                           PlanRow{.pipeline = 2, .schedule = "interleaved", .chunks = 2}),
+                         [](const auto& tested) {
+                           const PlanRow& row = tested.param;
+                           if (row.schedule == "zero_bubble") return "ZeroBubble";
+                           if (row.schedule == "interleaved") return "Interleaved";
+                           return row.shard > 1 ? "Shards" : "Replicas";
+                         });
 
 }  // namespace
 }  // namespace levin::testing
