@@ -147,6 +147,8 @@ std::string plan(const Run& run) {
   const auto check = make<MemoryCheck>();
   Trainer trainer(checking_options(configured, steps, check));
   trainer.fit(make_module(run.config, run.names), make_data(run.config, run.names));
+  // Ranks that are further runs of the program have planned as well.
+  if (!trainer.is_global_zero()) return "";
   return ending + check_report(*check, configured, trainer.strategy(), run.planner->needs());
 }
 

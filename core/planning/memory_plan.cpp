@@ -89,11 +89,16 @@ class Planner {
     const auto kept = static_cast<double>(needs_.kept.bytes.at(batch));
     const double inside = static_cast<double>(row.activations) - kept;
     double come = 0;
+    double at_first = 0;  // the same without checkpoints, when the backward of the unit began
+    std::optional<size_t> unit;
     double most = static_cast<double>(row.gradients) + (row.checkpoints ? kept : saved);
     for (const StepPart& part : needs_.step) {
       const auto here = static_cast<double>(part.most.at(batch));
-      // What checkpoints keep becomes less as activations would.
-      most = std::max(most, come + (row.checkpoints ? kept * here / (saved + beyond) + inside + beyond : here));
+      if (!part.unit || part.unit != unit) at_first = here;
+      unit = part.unit;
+      // Inputs of units stay to the end, what was recomputed of one becomes less as it would without.
+      const double recomputed = unit ? inside - (at_first - here) : 0;
+      most = std::max(most, come + (row.checkpoints ? kept + recomputed + beyond : here));
       come = std::min(come + static_cast<double>(part.gradient), static_cast<double>(row.gradients));
     }
     return std::llround(most);

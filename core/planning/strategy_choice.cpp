@@ -25,7 +25,21 @@ struct LimitedAuto {
   Config of_ranks = Config::mapping();
 };
 
+/// `{pipelin: 2}`, or `{memroy: 24GiB}`, over a file's `strategy: auto`.
+void refuse_misspelt_option(const Config& strategy) {
+  std::vector<std::string> valid;
+  for (const MeshDimension& dimension : kMeshDimensions) valid.emplace_back(dimension.name);
+  for (const FieldDoc& field : schema_of<AutoStrategyOptions>().fields()) valid.push_back(field.name);
+  for (const Config::Entry& entry : strategy.entries()) {
+    if (entry.key == "name" || is_rank_option(entry.key) || nearest_name(entry.key, valid).empty()) continue;
+    if (std::ranges::find(valid, entry.key) != valid.end()) continue;
+    throw ConfigError(fmt::format("{}{}.{} is no dimension of a mesh, and no option of auto{}", entry.origin.prefix(),
+                                  kPath, entry.key, valid_names_hint(entry.key, valid)));
+  }
+}
+
 LimitedAuto read_limited_auto(const Config& strategy) {
+  refuse_misspelt_option(strategy);
   if (const Config* memory = strategy.find("memory"); memory == nullptr || memory->is_null())
     throw ConfigError(fmt::format(
         "{}{}: 'auto' has no options without a memory limit; valid: auto, or {{name: auto, memory: 24GiB}}; hint: name "

@@ -158,6 +158,10 @@ TEST(StrategyChoices, OptionsAreCheckedAndOtherStrategiesStay) {
   EXPECT_THAT(message_of([&] { resolved("{name: auto, start_method: thread}"); }),
               HasSubstr("trainer.strategy: 'auto' has no options without a memory limit; valid: auto, or {name: auto, "
                         "memory: 24GiB}"));
+  EXPECT_THAT(message_of([&] { resolved("{name: auto, pipelin: 2}"); }),
+              HasSubstr("trainer.strategy.pipelin is no dimension of a mesh, and no option of auto; did you mean "
+                        "'pipeline'?; valid: pipeline, replicate, shard, memory, cluster"));
+  EXPECT_THAT(message_of([&] { resolved("{name: auto, memroy: 1GiB}"); }), HasSubstr("did you mean 'memory'?"));
   EXPECT_THAT(message_of([&] { resolved("{name: auto, memory: plenty}"); }),
               HasSubstr("trainer.strategy.memory: expected a size such as 80GiB"));
   EXPECT_THAT(message_of([&] { resolved("{name: auto, memory: 1GiB, stage: 2}"); }),
