@@ -64,7 +64,7 @@ class Planner {
   /// What backward needs beside activations when a rank holds most.
   void add_backward(PlanRow& row, int64_t batch) const {
     if (row.stage == 3 && !row.checkpoints) {
-      const Moment most = most_in_units(batch);
+      const Moment most = most_in_units(batch, row.shard);
       row.gathered = most.gathered;
       row.backward = most.step - needs_.activations.weight_copies - row.activations;
       return;
@@ -110,7 +110,7 @@ class Planner {
     int64_t gathered = 0;
     int64_t all() const { return step + gathered; }
   };
-  Moment most_in_units(int64_t batch) const {
+  Moment most_in_units(int64_t batch, int64_t ranks) const {
     const std::vector<StepPart>& parts = needs_.step;
     const auto parameters = [&](std::optional<size_t> unit) {
       return unit ? whole_parameters(needs_.units[*unit]) : 0;
@@ -130,11 +130,13 @@ class Planner {
       const std::optional<size_t> runs = unit_from(i, std::nullopt);
       const int64_t units = outside + parameters(runs) + parameters(unit_from(i, runs));
       if (runs && runs != under_way) reduced = std::exchange(under_way, std::nullopt);
-      Moment now{.step = parts[i].most.at(batch), .gathered = units + gradients(under_way) + gradients(reduced)};
+      // What is reduced has a place of its own for this rank's part.
+      const int64_t on_their_way = gradients(reduced) + divided(gradients(reduced), ranks);
+      Moment now{.step = parts[i].most.at(batch), .gathered = units + gradients(under_way) + on_their_way};
       if (now.all() > most.all()) most = now;
       if (!parts[i].unit) continue;
       under_way = parts[i].unit;
-      now = {.step = parts[i].at_end.at(batch), .gathered = units + gradients(under_way) + gradients(reduced)};
+      now = {.step = parts[i].at_end.at(batch), .gathered = units + gradients(under_way) + on_their_way};
       if (now.all() > most.all()) most = now;
     }
     return most;

@@ -501,9 +501,10 @@ TEST(MemoryPlan, BackwardNeedsMoreThanActivations) {
   TrainingNeeds window = needs;
   window.micro_batches = 2;
   EXPECT_EQ(plan_row(window, kPlenty, {}).backward, 30);
-  // Backward of the last unit but one: it and the one ahead of it whole, its gradients and those of the last.
+  // Backward of the last unit but one: it and the one ahead of it whole, its gradients and those of the last, and this
+  // rank's part of these.
   const PlanRow row = planned({.shard = 2, .stage = 3});
-  EXPECT_EQ(row.gathered, 4 * 400);
+  EXPECT_EQ(row.gathered, 4 * 400 + 400 / 2);
   EXPECT_EQ(row.activations, 1000);
   EXPECT_EQ(row.backward, 900 - 50 + 200 - 1000);
   // With more examples, when backward begins: two units, without gradients.
