@@ -81,19 +81,16 @@ struct Variant {
 };
 
 std::vector<Variant> variants() {
-  std::vector<Variant> all(kFirstOfSeveral, {"alone", "single_device", 1, {.strategy = "single_device"}});
+  std::vector<Variant> all(kFirstOfSeveral, {"alone", "single_device", 1, {}});
   for (const int64_t ranks : {2, 4}) {
-    all.push_back({"ddp", "ddp_threads", ranks, {.strategy = "ddp"}});
-    all.push_back(
-        {"sharded, stage 1", "{name: sharded_threads, stage: 1}", ranks, {.strategy = "sharded", .stage = 1}});
-    all.push_back(
-        {"sharded, stage 2", "{name: sharded_threads, stage: 2}", ranks, {.strategy = "sharded", .stage = 2}});
-    all.push_back(
-        {"sharded, stage 3", "{name: sharded_threads, stage: 3}", ranks, {.strategy = "sharded", .stage = 3}});
+    all.push_back({"ddp", "ddp_threads", ranks, {.replicate = ranks}});
+    all.push_back({"sharded, stage 1", "{name: sharded_threads, stage: 1}", ranks, {.shard = ranks, .stage = 1}});
+    all.push_back({"sharded, stage 2", "{name: sharded_threads, stage: 2}", ranks, {.shard = ranks, .stage = 2}});
+    all.push_back({"sharded, stage 3", "{name: sharded_threads, stage: 3}", ranks, {.shard = ranks, .stage = 3}});
     all.push_back({"pipeline, 1f1b",
                    "{name: pipeline_threads, micro_batches: 8, balance_by: parameters}",
                    ranks,
-                   {.strategy = "pipeline", .stages = ranks, .pipelines = 1}});
+                   {.pipeline = ranks}});
   }
   return all;
 }
@@ -267,7 +264,7 @@ double compare(const Variant& variant, const Machine& machine, const levin::Trai
     const levin::StepTime time =
         levin::step_time(needs, cluster_of(machine, needs, variant.ranks, sample.alone), variant.way);
     // A pipeline's messages are on its critical path or not at all.
-    const double communication = variant.way.stages > 0 ? time.exposed : time.communication;
+    const double communication = variant.way.pipeline > 1 ? time.exposed : time.communication;
     reals.push_back(sample.real);
     predictions.push_back(time.compute + communication + time.bubble);
     overlapping.push_back(time.total());

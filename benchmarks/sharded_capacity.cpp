@@ -228,7 +228,9 @@ class NeedsByBlocks {
 
 PlanRow row_of(const levin::MemoryPlan& plan, const Way& way) {
   for (const PlanRow& row : plan.rows)
-    if (row.stage == way.stage && row.offload == way.offload && row.checkpoints == way.checkpoints) return row;
+    if (row.dimensions() <= 1 && row.pipeline == 1 && row.stage == way.stage && row.offload == way.offload &&
+        row.checkpoints == way.checkpoints)
+      return row;
   throw std::logic_error("the plan has no row for " + way.label());
 }
 

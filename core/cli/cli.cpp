@@ -22,8 +22,10 @@
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/optim/schedulers.h>
 #include <levin/core/options/registries.h>
+#include <levin/core/planning/choose_strategy.h>
 #include <levin/core/planning/memory_check.h>
 #include <levin/core/planning/memory_planner.h>
+#include <levin/core/planning/strategy_choice.h>
 #include <levin/core/sweep/sweep.h>
 #include <levin/core/trainer/metrics_table.h>
 #include <levin/core/trainer/trainer.h>
@@ -139,10 +141,14 @@ std::string plan(const Run& run) {
   if (steps == 0 || run.trainer.interrupted()) return ending;
   // Before the module is made, so that it is counted.
   AccountingAllocator::install();
-  const auto configured = parse_options<TrainerOptions>(*run.config.find("trainer"), "trainer");
+  auto configured = parse_options<TrainerOptions>(*run.config.find("trainer"), "trainer");
+  if (is_limited_auto(configured.strategy.config()))
+    configured = with_mesh(configured, choose_mesh(run.planner->needs(), configured).way);
   const auto check = make<MemoryCheck>();
   Trainer trainer(checking_options(configured, steps, check));
   trainer.fit(make_module(run.config, run.names), make_data(run.config, run.names));
+  // Ranks that are further runs of the program have planned as well.
+  if (!trainer.is_global_zero()) return "";
   return ending + check_report(*check, configured, trainer.strategy(), run.planner->needs());
 }
 
@@ -152,10 +158,10 @@ constexpr std::array<Command, 9> kCommands = {{
     {"test", "one pass over the test data", true, false, test},
     {"predict", "writes the predictions for the prediction data", true, false, predict},
     {"tune", "runs the finders (batch size, learning rate) and trains nothing", false, false, tune},
-    {"plan", "predicts memory and communication of each strategy, the largest batch and the cheapest strategy that fit",
-     false, false, plan, true, false, "plan"},
-    {"export", "writes the model to -o FILE, as TorchScript (.pt) or ONNX (.onnx), for programs without Levin", true,
-     false, export_file, false, false, "export"},
+    {"plan", "predicts memory and communication of each mesh, and the cheapest that fits", false, false, plan, true,
+     false, "plan"},
+    {"export", "writes the model to -o FILE, as TorchScript (.pt) or ONNX (.onnx)", true, false, export_file, false,
+     false, "export"},
     {"data", "shows what the data are: a batch, its picture, classes, examples a second", false, false, look_at_data,
      false, false, "inspect"},
     {"sweep", "trains with many configurations, several at a time, and compares them", false, true, nullptr, false,
@@ -184,9 +190,10 @@ void apply_seed(Config& config) {
 
 using Settings = std::vector<std::pair<std::string, Config>>;
 
-/// Makes all objects. `planner`: of the command plan, whose trainer measures; may be unset.
+/// Makes all objects. `planner`: of the command plan, whose trainer measures; may be unset. `trains`: a strategy that
+/// is to fit into a memory is chosen, which takes a measurement.
 CliRun build_run(const std::string& command, Config config, const ConfigNames& names,
-                 std::shared_ptr<MemoryPlanner>* planner = nullptr) {
+                 std::shared_ptr<MemoryPlanner>* planner = nullptr, bool trains = true) {
   if (names.modules.items().empty())
     throw ConfigError("this program has no model; hint: cli.modules.add<MyModule>(\"name\") before cli.run");
   // The seed comes first: the module draws its weights when it is made.
@@ -195,6 +202,13 @@ CliRun build_run(const std::string& command, Config config, const ConfigNames& n
   if (planner != nullptr) {
     *planner = std::make_shared<MemoryPlanner>(plan_options(config), options);
     options = planning_options(options, *planner);
+  } else if (is_limited_auto(options.strategy.config())) {
+    if (trains) {
+      options = choose_strategy(options, make_module(config, names), make_data(config, names));
+      apply_seed(config);  // the run's own module has the weights that it has without a measurement
+    } else {
+      options.strategy = "auto";
+    }
   }
   const auto trainer = std::make_shared<Trainer>(options);
   trainer->set_config(config);
@@ -423,8 +437,9 @@ int Cli::run_command(int argc, char** argv) {
       return configure(arguments.config_files, settings);
     });
   std::shared_ptr<MemoryPlanner> planner;
+  const bool trains = command == nullptr || !(command->needs_trained_weights || command->run == look_at_data);
   const CliRun run =
-      build_run(arguments.command, config, names, command != nullptr && command->plans ? &planner : nullptr);
+      build_run(arguments.command, config, names, command != nullptr && command->plans ? &planner : nullptr, trains);
   if (before_command) before_command(run);
   int status = kSuccess;
   if (command != nullptr) {

@@ -9,7 +9,9 @@
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/optim/named_optimizer.h>
 #include <levin/core/optim/scheduler.h>
+#include <levin/core/options/mesh_strategy.h>
 #include <levin/core/options/options.h>
+#include <levin/core/planning/strategy_choice.h>
 #include <levin/core/precision/precision.h>
 
 #include <fmt/format.h>
@@ -74,6 +76,14 @@ std::string completion_script(const std::string& shell, const std::string& progr
   words.add_section("model", names.modules);
   words.add_section("data", names.data);
   words.add_named("trainer.strategy", names.strategies);
+  words.add("--trainer.strategy=auto");
+  for (const FieldDoc& field : schema_of<AutoStrategyOptions>().fields())
+    words.add(fmt::format("--trainer.strategy.{}=", field.name));
+  for (const MeshDimension& dimension : kMeshDimensions) {
+    words.add(fmt::format("--trainer.strategy.{}=", dimension.name));
+    for (const FieldDoc& field : fields_of(dimension, names.strategies))
+      words.add(fmt::format("--trainer.strategy.{}.{}=", dimension.name, field.name));
+  }
   words.add_named("trainer.precision", names.precisions);
   words.add_named("trainer.profiler", names.profilers);
   words.add_named("optimizer", names.optimizers);

@@ -17,6 +17,7 @@
 #include <levin/core/options/mesh_strategy.h>
 #include <levin/core/options/options.h>
 #include <levin/core/planning/memory_planner.h>
+#include <levin/core/planning/strategy_choice.h>
 #include <levin/core/precision/precision.h>
 #include <levin/core/sweep/sweep_options.h>
 
@@ -359,8 +360,11 @@ Config resolve_trainer(const Config* given, const ConfigNames& names) {
     *logger = as_list(*logger, logger->origin());
   Config trainer = schema_of<TrainerOptions>().resolve(options, "trainer");
   Config& strategy = *trainer.find("strategy");
+  refuse_misspelt_mesh(strategy);
   if (is_mesh(strategy))
     check_mesh(strategy);
+  else if (is_limited_auto(strategy))
+    strategy = resolve_limited_auto(strategy);
   else
     strategy = resolve_spec(strategy, names.strategies, "trainer.strategy");
   Config& precision = *trainer.find("precision");

@@ -12,8 +12,10 @@
 #include <levin/core/optim/named_optimizer.h>
 #include <levin/core/optim/scheduler.h>
 #include <levin/core/optim/scheduler_option.h>
+#include <levin/core/options/mesh_strategy.h>
 #include <levin/core/options/options.h>
 #include <levin/core/planning/memory_planner.h>
+#include <levin/core/planning/strategy_choice.h>
 #include <levin/core/precision/precision.h>
 #include <levin/core/sweep/sweep_options.h>
 
@@ -94,6 +96,17 @@ TopicGroup group_of(const std::string& name, const Registry<Base>& registry, con
   return group;
 }
 
+TopicGroup mesh_group(const Registry<Strategy>& strategies) {
+  TopicGroup group{.name = "mesh",
+                   .kind = "dimension",
+                   .usage = "`trainer: {strategy: {NAME: 2}}`, with options `{NAME: {size: 2, option: value}}`",
+                   .prefix = "--trainer.strategy.NAME."};
+  for (const MeshDimension& dimension : kMeshDimensions)
+    group.topics.push_back({std::string(dimension.name), fmt::format("ranks that divide as {}", dimension.strategy),
+                            fields_of(dimension, strategies)});
+  return group;
+}
+
 std::vector<TopicGroup> groups_of(const HelpContents& contents) {
   const auto& names = contents.names;
   std::vector<TopicGroup> groups;
@@ -112,6 +125,9 @@ std::vector<TopicGroup> groups_of(const HelpContents& contents) {
       group_of("loggers", names.loggers, "`trainer: {logger: [NAME: {option: value}]}`", "--trainer.logger.NAME."));
   groups.push_back(group_of("strategies", names.strategies, "`trainer: {strategy: {name: NAME, option: value}}`",
                             "--trainer.strategy."));
+  groups.back().topics.push_back({"auto", "ddp on several devices; with a memory limit, the cheapest mesh that fits",
+                                  schema_of<AutoStrategyOptions>().fields()});
+  groups.push_back(mesh_group(names.strategies));
   groups.push_back(group_of("precisions", names.precisions, "`trainer: {precision: {name: NAME, option: value}}`",
                             "--trainer.precision."));
   groups.push_back(group_of("profilers", names.profilers, "`trainer: {profiler: {name: NAME, option: value}}`",
@@ -132,11 +148,21 @@ std::string title_of(const TopicGroup& group, const NamedTopic& topic) {
   return topic.name + (is_default ? " (default)" : "") + (topic.doc.empty() ? "" : ": " + topic.doc);
 }
 
+/// Stands for the name of a topic.
+constexpr std::string_view kPlace = "NAME";
+
 /// `text` about the topic of this name.
 std::string about(std::string text, const std::string& name) {
-  constexpr std::string_view kPlace = "NAME";
-  if (const size_t found = text.find(kPlace); found != std::string::npos) text.replace(found, kPlace.size(), name);
+  for (size_t found = text.find(kPlace); found != std::string::npos; found = text.find(kPlace, found + name.size()))
+    text.replace(found, kPlace.size(), name);
   return text;
+}
+
+/// The path of a topic whose options stand below its name, as in `trainer.strategy.pipeline`; empty for others.
+std::string path_of(const TopicGroup& group, const NamedTopic& topic) {
+  if (group.prefix.find(kPlace) == std::string::npos) return "";
+  const std::string path = about(group.prefix, topic.name);
+  return path.substr(2, path.size() - 3);  // without dashes and the last dot
 }
 
 std::string topic_options(const TopicGroup& group, const NamedTopic& topic) {
@@ -242,8 +268,15 @@ std::string text_of(const std::vector<TopicGroup>& groups, const std::string& wa
   std::string text;
   for (const auto& group : groups) {
     if (wanted == group.name || wanted == group.kind) text += group_text(group, /*with_options=*/group.are_own);
-    for (const auto& topic : group.topics)
-      if (wanted == topic.name) text += topic_text(group, topic);
+    for (const auto& topic : group.topics) {
+      const std::string path = path_of(group, topic);
+      const auto is_wanted = [&](const std::string& full) {
+        return !path.empty() && (wanted == full || "trainer." + wanted == full);
+      };
+      if (wanted == topic.name || is_wanted(path)) text += topic_text(group, topic);
+      for (const auto& field : topic.fields)
+        if (is_wanted(path + "." + field.name)) text += "\n" + option_text(field, about(group.prefix, topic.name));
+    }
     for (const auto& field : group.fields)
       if (wanted == field.name || wanted == group.name + "." + field.name)
         text += "\n" + option_text(field, group.prefix);
@@ -257,7 +290,13 @@ std::string text_of(const std::vector<TopicGroup>& groups, const std::string& wa
   std::vector<std::string> names = pages;
   for (const auto& group : groups) {
     names.push_back(group.kind);
-    for (const auto& topic : group.topics) names.push_back(topic.name);
+    for (const auto& topic : group.topics) {
+      names.push_back(topic.name);
+      const std::string path = path_of(group, topic);
+      if (path.empty()) continue;
+      names.push_back(path);
+      for (const auto& field : topic.fields) names.push_back(path.substr(path.find('.') + 1) + "." + field.name);
+    }
     for (const auto& field : group.fields) names.push_back(field.name);
   }
   // A page comes before the options in it, some of which have names like those of pages.

@@ -14,6 +14,7 @@
 #include <levin/core/options/mesh_strategy.h>
 #include <levin/core/options/options.h>
 #include <levin/core/planning/memory_planner.h>
+#include <levin/core/planning/strategy_choice.h>
 #include <levin/core/precision/precision.h>
 #include <levin/core/sweep/sweep_options.h>
 
@@ -163,17 +164,29 @@ class Named {
 Json mesh_of(const Registry<Strategy>& strategies) {
   const Json size = any_of({{{"type", "integer"}, {"minimum", 1}}, {{"const", "auto"}}});
   Json mesh = {{"type", "object"}, {"properties", Json::object()}, {"additionalProperties", false}};
-  for (const auto& [dimension, strategy] : kMeshDimensions) {
-    const Registry<Strategy>::Item* const item = strategies.find(std::string(strategy));
+  for (const MeshDimension& dimension : kMeshDimensions) {
+    const Registry<Strategy>::Item* const item = strategies.find(std::string(dimension.strategy));
     if (item == nullptr) continue;
     Json part = {{"type", "object"}, {"properties", Json::object()}, {"additionalProperties", false}};
+    for (const auto& field : fields_of(dimension, strategies)) part["properties"][field.name] = property(field);
     for (const auto& field : item->fields)
-      if (!is_said_by_sizes(field.name))
-        (is_rank_option(field.name) ? mesh : part)["properties"][field.name] = property(field);
+      if (is_rank_option(field.name)) mesh["properties"][field.name] = property(field);
     part["properties"]["size"] = size;
-    mesh["properties"][std::string(dimension)] = any_of({size, part});
+    mesh["properties"][std::string(dimension.name)] = any_of({size, part});
   }
   return mesh;
+}
+
+/// `auto` with a memory limit.
+Json limited_auto(const Registry<Strategy>& strategies) {
+  Json choice = {{"type", "object"}, {"required", {"name", "memory"}}, {"additionalProperties", false}};
+  choice["properties"]["name"] = {{"const", "auto"}};
+  for (const FieldDoc& field : schema_of<AutoStrategyOptions>().fields())
+    choice["properties"][field.name] = property(field);
+  if (const auto* ddp = strategies.find("ddp"))
+    for (const FieldDoc& field : ddp->fields)
+      if (is_rank_option(field.name)) choice["properties"][field.name] = property(field);
+  return choice;
 }
 
 }  // namespace
@@ -191,7 +204,8 @@ std::string json_schema(const ConfigNames& names) {
   const Json scheduler = Named(names.schedulers, optim::common_scheduler_fields()).one({kNull});
   replace("callbacks", Named(names.callbacks).several({kNull}));
   replace("logger", Named(names.loggers).several({no, kNull, Named(names.loggers).one()}));
-  replace("strategy", Named(names.strategies).one({automatic, mesh_of(names.strategies)}));
+  replace("strategy",
+          Named(names.strategies).one({automatic, limited_auto(names.strategies), mesh_of(names.strategies)}));
   replace("precision", Named(names.precisions).one({{{"type", "number"}}}));
   replace("profiler", Named(names.profilers).one({kNull}));
   replace("optimizer", optimizer);

@@ -181,7 +181,10 @@ class Simulation {
     int64_t chunk;
     double arrival;
   };
-  using Messages = std::deque<Message>;
+  struct Inbox {
+    std::deque<Message> messages;
+    double newest_arrival = 0;
+  };
 
   static std::string describe(size_t rank, const PipelineAction& action) {
     return fmt::format("rank {}, {}", rank, to_string(action));
@@ -260,15 +263,17 @@ class Simulation {
     return 0;
   }
 
-  void send(std::vector<Messages>& inboxes, const PipelineAction& action, int64_t to_chunk, double end) {
+  void send(std::vector<Inbox>& inboxes, const PipelineAction& action, int64_t to_chunk, double end) {
     if (to_chunk < 0 || to_chunk == shape_.chunks()) return;
-    const double arrival = shape_.stages == 1 ? end : end + transfer_;
-    inboxes[static_cast<size_t>(to_chunk % shape_.stages)].push_back({action.micro_batch, to_chunk, arrival});
+    Inbox& inbox = inboxes[static_cast<size_t>(to_chunk % shape_.stages)];
+    const double arrival = shape_.stages == 1 ? end : std::max(end, inbox.newest_arrival) + transfer_;
+    inbox.newest_arrival = arrival;
+    inbox.messages.push_back({action.micro_batch, to_chunk, arrival});
   }
 
   /// Takes what an action needs off the messages of its kind, all of which come from one neighbour, first sent first.
-  std::optional<double> receive(std::vector<Messages>& inboxes, size_t rank, const PipelineAction& action) {
-    Messages& inbox = inboxes[rank];
+  std::optional<double> receive(std::vector<Inbox>& inboxes, size_t rank, const PipelineAction& action) {
+    std::deque<Message>& inbox = inboxes[rank].messages;
     auto message = inbox.begin();
     const auto wanted = [&](const Message& candidate) {
       return candidate.micro_batch == action.micro_batch && candidate.chunk == action.chunk;
@@ -292,8 +297,8 @@ class Simulation {
   const double transfer_;
   Ends forward_end_;
   Ends backward_end_;
-  std::vector<Messages> activations_;  // by the rank that receives
-  std::vector<Messages> gradients_;
+  std::vector<Inbox> activations_;  // by the rank that receives
+  std::vector<Inbox> gradients_;
   PipelineTimeline timeline_;
 };
 

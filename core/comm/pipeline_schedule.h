@@ -95,8 +95,8 @@ struct PipelineTimeline {
 
 /// Runs a schedule on paper. An action starts when its rank is free and what it needs is there: a forward needs the one
 /// before it in the model; a backward (of the input) its own forward and the backward that comes before it; a backward
-/// of the weights that of its input. What comes from another rank is there `transfer` after its action ended; messages
-/// overlap with computation and with each other.
+/// of the weights that of its input. A message to another rank takes `transfer`, and waits until the one before it
+/// of its kind is there; messages overlap with computation.
 ///
 /// `costs` has one entry a chunk. The schedule need not be one of pipeline_schedule()'s. Throws levin::Error that names
 /// rank and action where a rank waits for ever, where messages arrive in another order than they are needed in, or

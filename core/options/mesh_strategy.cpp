@@ -181,6 +181,33 @@ bool is_said_by_sizes(std::string_view name) {
   return name == "data_parallel" || name == "shard_optimizer" || name == "shard_group";
 }
 
+std::vector<FieldDoc> fields_of(const MeshDimension& dimension, const Registry<Strategy>& strategies) {
+  std::vector<FieldDoc> fields{{.name = kSize,
+                                .type = "integer or auto",
+                                .default_value = "auto",
+                                .constraint = "at least 1",
+                                .doc = "ranks along the dimension; auto: what the other sizes leave"}};
+  const auto* strategy = strategies.find(std::string(dimension.strategy));
+  if (strategy == nullptr) return fields;
+  for (const FieldDoc& field : strategy->fields)
+    if (!is_rank_option(field.name) && !is_said_by_sizes(field.name)) fields.push_back(field);
+  return fields;
+}
+
+void refuse_misspelt_mesh(const Config& strategy) {
+  if (!strategy.is_mapping() || strategy.find("name") != nullptr || is_mesh(strategy)) return;
+  const Registry<Strategy>& strategies = registries().strategies;
+  std::vector<std::string> dimensions;
+  for (const MeshDimension& dimension : kMeshDimensions) dimensions.emplace_back(dimension.name);
+  for (const Config::Entry& entry : strategy.entries()) {
+    // `{fsdp: {stage: 2}}` is a strategy with its options.
+    if (is_rank_option(entry.key) || strategies.find(entry.key) != nullptr) continue;
+    if (nearest_name(entry.key, dimensions).empty()) continue;
+    throw ConfigError(fmt::format("{}{}.{} is no dimension of a mesh, and no strategy{}", entry.origin.prefix(), kPath,
+                                  entry.key, valid_names_hint(entry.key, dimensions)));
+  }
+}
+
 Config merge_meshes(const Config& base, const Config& later) {
   Config merged = with_sizes(base, /*as_mappings=*/true);
   merged.merge(with_sizes(later, /*as_mappings=*/true));

@@ -1,13 +1,17 @@
 #pragma once
 
 #include <levin/core/base/config.h>
+#include <levin/core/base/registry.h>
 #include <levin/core/comm/device_mesh.h>
 
 #include <array>
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 namespace levin {
+
+class Strategy;
 
 /// Dimensions of a mesh, outermost first, each with the strategy that divides along it.
 struct MeshDimension {
@@ -23,9 +27,17 @@ bool is_rank_option(std::string_view name);
 /// Whether an option of a strategy says what the sizes of a mesh say: data_parallel, shard_optimizer, shard_group.
 bool is_said_by_sizes(std::string_view name);
 
+/// Returns what a dimension may say where it is a mapping: its size and the options of the strategy that divides along
+/// it, without those of all ranks.
+std::vector<FieldDoc> fields_of(const MeshDimension& dimension, const Registry<Strategy>& strategies);
+
 /// Whether a strategy is written as the sizes of a mesh: a mapping of dimensions, such as `{pipeline: 2, shard: auto}`.
 /// `{pipeline: {micro_batches: 4}}`, without a size, is the strategy of that name with its options.
 bool is_mesh(const Config& strategy);
+
+/// Throws ConfigError, with the nearest name, for a mapping that is neither a mesh nor a strategy's, but has a key that
+/// looks like a dimension: `{pipelin: 2}`.
+void refuse_misspelt_mesh(const Config& strategy);
 
 /// Lays a strategy without a name over another one without: dimensions and their options are merged, and a dimension
 /// that is a number keeps the options that it had. Both may have options of ranks, or of a pipeline, alone.

@@ -9,6 +9,7 @@
 #include <levin/core/options/capable_strategies.h>
 #include <levin/core/options/compatibility_options.h>
 #include <levin/core/options/mesh_strategy.h>
+#include <levin/core/options/rank_count.h>
 #include <levin/core/options/registries.h>
 #include <levin/core/precision/precision.h>
 
@@ -72,14 +73,6 @@ void resolve_batches(const TrainerOptions& options, ResolvedOptions& resolved) {
         "(an integer) or a time; got a fraction of the epoch");
 }
 
-/// Ranks of a strategy that has several: those that a launcher outside has started, or one for each device of each
-/// host.
-int64_t count_ranks(const TrainerOptions& options, const ResolvedOptions& resolved) {
-  const auto environment = registries().detect_environment();
-  if (environment != nullptr && environment->world_size() > 1) return environment->world_size();
-  return std::ssize(resolved.devices) * options.num_nodes;
-}
-
 /// GPUs that are free. All ranks of a host must get the same, which those that a launcher has started one by one could
 /// not agree on.
 std::vector<int64_t> free_gpus(int64_t count) {
@@ -99,11 +92,19 @@ void resolve_devices_and_strategy(const TrainerOptions& options, ResolvedOptions
   const Config& devices = options.devices.config();
   resolved.devices_are_given =
       !options.gpus.config().is_null() || !(devices.is_null() || (devices.is_scalar() && devices.text() == "auto"));
+  const int64_t ranks = count_ranks(std::ssize(resolved.devices), options.num_nodes);
   Spec<Strategy> strategy = options.strategy;
+  if (strategy.object() == nullptr) refuse_misspelt_mesh(strategy.config());
   if (strategy.object() == nullptr && is_mesh(strategy.config()))
-    strategy = Spec<Strategy>(strategy_of_mesh(strategy.config(), count_ranks(options, resolved)));
-  if (strategy.empty() || strategy.name("trainer.strategy", "strategy") == "auto")
-    strategy = Spec<Strategy>(count_ranks(options, resolved) > 1 ? "ddp" : "single_device");
+    strategy = Spec<Strategy>(strategy_of_mesh(strategy.config(), ranks));
+  if (strategy.empty() || strategy.name("trainer.strategy", "strategy") == "auto") {
+    if (strategy.config().is_mapping() && strategy.config().find("memory") != nullptr)
+      throw ConfigError(
+          "trainer.strategy is auto with a memory limit, which the trainer cannot choose for: it has no module yet; "
+          "hint: options = choose_strategy(options, module, data) before the trainer is made, as the command line "
+          "does");
+    strategy = Spec<Strategy>(ranks > 1 ? "ddp" : "single_device");
+  }
   if (strategy.object() == nullptr) strategy = Spec<Strategy>(present_strategy(strategy.config()));
   resolved.strategy = strategy.resolve(registries().strategies, "trainer.strategy");
   const StrategyCapabilities can = resolved.strategy->capabilities();

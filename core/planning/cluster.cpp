@@ -68,14 +68,10 @@ Cluster ConfigCodec<Cluster>::parse(const Config& node, const std::string& path)
 
 Config ConfigCodec<Cluster>::dump(const Cluster& value) { return schema_of<Cluster>().dump(value); }
 
-RankSpan neighbours(const Cluster& cluster, int64_t ranks) {
+RankSpan ranks_along(const Cluster& cluster, int64_t ranks, int64_t stride) {
   // Groups that do not divide a host lie across hosts with fewer ranks on each.
-  return {.ranks = ranks, .per_host = std::gcd(ranks, cluster.devices)};
-}
-
-RankSpan counterparts(const Cluster& cluster, int64_t stride) {
-  return {.ranks = cluster.ranks() / stride,
-          .per_host = std::gcd(stride, cluster.devices) == stride ? cluster.devices / stride : 1};
+  return {.ranks = ranks,
+          .per_host = cluster.devices % stride == 0 ? std::gcd(ranks, cluster.devices / stride) : int64_t{1}};
 }
 
 double ring_bandwidth(const Cluster& cluster, const RankSpan& span) {

@@ -43,10 +43,10 @@ struct RankSpan {
   bool crosses_hosts() const { return ranks > per_host; }
 };
 
-/// So many ranks that follow each other. Ranks are counted host by host.
-RankSpan neighbours(const Cluster& cluster, int64_t ranks);
-/// Every `stride`-th of all ranks.
-RankSpan counterparts(const Cluster& cluster, int64_t stride);
+/// Returns where the ranks of one group along a dimension of a mesh are: so many, each `stride` after the one before
+/// it, which is the product of the sizes of the dimensions within. Ranks are counted host by host. Of groups that lie
+/// differently, the one with the fewest ranks on a host counts.
+RankSpan ranks_along(const Cluster& cluster, int64_t ranks, int64_t stride);
 
 /// Bytes a second that each rank of a ring passes on. Where the ring crosses hosts there are as many rings as ranks on
 /// a host, each through a device of its own, so that the links between hosts are used together.

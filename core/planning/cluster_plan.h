@@ -24,11 +24,12 @@ struct ClusterPlan {
 
   /// Returns the first row if it fits, else nullptr.
   const Row* best() const;
+  /// Returns the places of rows without meshes that others beat in memory and time: see levin::rows_to_show().
+  std::vector<size_t> rows_to_show() const;
 };
 
-/// Plans memory and time of each strategy and its sizes: ddp; sharded with stages 1 to 3, each also in groups of 2, 4,
-/// 8, ... and of a host; pipeline with 2, 4, 8, ... stages and with the most, of each schedule (interleaved: two
-/// chunks a rank), and as many pipelines side by side as devices are left; each with and without checkpointing.
+/// Plans memory and time of each mesh of all devices (see meshes()), pipelines with each schedule (interleaved: two
+/// chunks a rank); each with and without checkpointing.
 ClusterPlan plan_cluster(const TrainingNeeds& needs, const Cluster& cluster, int64_t memory);
 
 /// Returns the options that choose all devices of a cluster.

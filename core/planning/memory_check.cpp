@@ -2,8 +2,10 @@
 
 #include <levin/core/accelerators/accelerator_registry.h>
 #include <levin/core/comm/collective.h>
+#include <levin/core/comm/device_mesh.h>
 #include <levin/core/devices/accounting_allocator.h>
 #include <levin/core/interfaces/module.h>
+#include <levin/core/interfaces/rank_mesh.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/planning/memory_plan.h>
 #include <levin/core/trainer/trainer.h>
@@ -22,21 +24,32 @@ int64_t bytes_of(const Batch& batch) {
   return bytes;
 }
 
-/// Returns the row of the plan that is about a strategy with these init options; nullptr where none is.
-const PlanRow* find_row(const MemoryPlan& plan, const Strategy& strategy, bool checkpoints) {
+/// Returns the way in which a strategy trained, of these sizes; nothing where no plan is about its options.
+std::optional<PlanRow> planned_way(const PlanRow& sizes, const Strategy& strategy, bool checkpoints) {
+  PlanRow way = sizes;
+  way.checkpoints = checkpoints;
+  if (way.devices() == 1) return way;  // all strategies are alike
+  if (strategy.init_name() != way.strategy()) return std::nullopt;
   const Config& options = strategy.init_options();
-  const auto given = [&](const char* key) { return options.is_mapping() ? options.find(key) : nullptr; };
-  const Config* const stage_option = given("stage");
-  const Config* const offload_option = given("offload");
-  const int64_t stage = stage_option != nullptr ? ConfigCodec<int64_t>::parse(*stage_option, "stage") : 0;
-  const bool offload = offload_option != nullptr && ConfigCodec<bool>::parse(*offload_option, "offload");
-  const auto row = std::find_if(plan.rows.begin(), plan.rows.end(), [&](const PlanRow& candidate) {
-    if (candidate.checkpoints != checkpoints) return false;
-    if (plan.devices == 1) return true;  // all strategies are alike
-    return candidate.strategy == strategy.init_name() && candidate.stages == 0 && candidate.stage == stage &&
-           candidate.offload == offload;
-  });
-  return row == plan.rows.end() ? nullptr : &*row;
+  const auto text_of = [&](const char* key, const char* unset) {
+    const Config* const value = options.is_mapping() ? options.find(key) : nullptr;
+    return value == nullptr ? std::string(unset) : value->text();
+  };
+  if (way.pipeline > 1) {
+    // Plans are about one number of micro-batches, and about a cut that is known before.
+    if (text_of("balance_by", "time") != "parameters" || text_of("balance", "auto") != "auto" ||
+        text_of("micro_batches", "8") != "8" || text_of("checkpoint", "never") == "except_last")
+      return std::nullopt;
+    way.schedule = text_of("schedule", "1f1b");
+    way.chunks = std::stoll(text_of("chunks_per_rank", "0"));
+    if (way.chunks == 0) way.chunks = way.schedule == "interleaved" ? 2 : 1;
+    way.checkpoints = text_of("checkpoint", "never") == "always";
+    way.stage = way.shard > 1 ? 1 : 0;
+  } else if (way.shard > 1) {
+    way.stage = std::stoll(text_of("stage", "3"));
+    way.offload = text_of("offload", "false") == "true";
+  }
+  return way;
 }
 
 }  // namespace
@@ -72,7 +85,11 @@ void MemoryCheck::on_train_end(Trainer& trainer, Module& /*module*/) {
   int64_t most = 0;
   for (const std::string& text : trainer.strategy().collective().gather_bytes(std::to_string(most_)))
     most = std::max<int64_t>(most, std::stoll(text));
-  if (most > 0) measured_ = {.ranks = trainer.world_size(), .bytes = most};
+  const RankMesh mesh = trainer.mesh();
+  const PlanRow sizes{.pipeline = mesh.size(DeviceMesh::kPipeline),
+                      .replicate = mesh.size(DeviceMesh::kReplicate),
+                      .shard = mesh.size(DeviceMesh::kShard)};
+  if (most > 0) measured_ = {.mesh = sizes, .bytes = most};
 }
 
 TrainerOptions checking_options(TrainerOptions configured, int64_t steps, std::shared_ptr<MemoryCheck> check) {
@@ -92,12 +109,14 @@ TrainerOptions checking_options(TrainerOptions configured, int64_t steps, std::s
 std::string check_report(const MemoryCheck& check, const TrainerOptions& configured, const Strategy& strategy,
                          const TrainingNeeds& needs) {
   if (!check.measured()) return "measured: nothing, because no two steps were whole\n";
-  const auto& [ranks, bytes] = *check.measured();
-  std::string text = fmt::format("measured: at most {} MiB on a rank of {}, without batches", mebibytes(bytes), ranks);
-  const MemoryPlan plan = plan_memory(needs, ranks, std::numeric_limits<int64_t>::max() / 2);
-  if (const PlanRow* row = find_row(plan, strategy, !configured.activation_checkpointing.units.empty()))
-    text += fmt::format("; predicted: {} MiB ({:+.1f} %)", mebibytes(row->total()),
-                        100 * (static_cast<double>(row->total()) / static_cast<double>(bytes) - 1));
+  const auto& [mesh, bytes] = *check.measured();
+  std::string text =
+      fmt::format("measured: at most {} MiB on a rank of {}, without batches", mebibytes(bytes), mesh.devices());
+  if (const auto way = planned_way(mesh, strategy, !configured.activation_checkpointing.units.empty())) {
+    const PlanRow row = plan_row(needs, std::numeric_limits<int64_t>::max() / 2, *way);
+    text += fmt::format("; predicted: {} MiB ({:+.1f} %)", mebibytes(row.total()),
+                        100 * (static_cast<double>(row.total()) / static_cast<double>(bytes) - 1));
+  }
   return text + "\n";
 }
 

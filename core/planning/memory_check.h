@@ -23,7 +23,7 @@ class MemoryCheck final : public Callback {
   void on_train_end(Trainer& trainer, Module& module) override;
 
   struct Measured {
-    int64_t ranks = 1;
+    PlanRow mesh;       ///< its sizes
     int64_t bytes = 0;  ///< peak of the rank that needs most, without the batch
   };
   /// Returns the result, after a fit, where rank 0 runs; nullopt when fewer than two steps were completed.

@@ -2,6 +2,7 @@
 
 #include <levin/core/accelerators/memory_stats.h>
 #include <levin/core/comm/balanced_owners.h>
+#include <levin/core/comm/even_cut.h>
 
 #include <fmt/format.h>
 
@@ -10,6 +11,7 @@
 #include <limits>
 #include <numeric>
 #include <tuple>
+#include <utility>
 
 namespace levin {
 namespace {
@@ -27,57 +29,25 @@ constexpr int64_t kMicroBatches = 8;
 int64_t divided(int64_t bytes, int64_t ranks) { return (bytes + ranks - 1) / ranks; }
 
 /// What a rank of a ring sends so that bytes that are divided over the ranks meet all of them, or the reverse.
-int64_t ring_bytes(int64_t bytes, int64_t ranks) {
-  return static_cast<int64_t>(
-      std::llround(static_cast<double>(bytes) * static_cast<double>(ranks - 1) / static_cast<double>(ranks)));
+double ring_bytes(int64_t bytes, int64_t ranks) {
+  return static_cast<double>(bytes) * static_cast<double>(ranks - 1) / static_cast<double>(ranks);
 }
 
-/// Cuts costs into parts that are not empty, the last of a part following: of the cuts whose parts cost `limit` at most
-/// each, one that makes the largest (`evenly`: the sum of the squares) least.
-struct Cut {
-  double value = 0;
-  std::vector<size_t> ends;
-};
-Cut best_cut(const std::vector<int64_t>& costs, size_t parts, double limit, bool evenly) {
-  constexpr double kNever = std::numeric_limits<double>::infinity();
-  // best[k][n]: of the first n costs in k parts, and where the last of these parts begins.
-  std::vector<std::vector<double>> best(parts + 1, std::vector<double>(costs.size() + 1, kNever));
-  std::vector<std::vector<size_t>> begin(parts + 1, std::vector<size_t>(costs.size() + 1, 0));
-  best[0][0] = 0;
-  for (size_t k = 1; k <= parts; ++k) {
-    for (size_t n = k; n <= costs.size(); ++n) {
-      double part = 0;
-      for (size_t from = n; from-- > k - 1;) {
-        part += static_cast<double>(costs[from]);
-        if (part > limit) break;
-        const double value = evenly ? best[k - 1][from] + part * part : std::max(best[k - 1][from], part);
-        if (value >= best[k][n]) continue;
-        best[k][n] = value;
-        begin[k][n] = from;
-      }
-    }
-  }
-  Cut cut{.value = best[parts][costs.size()], .ends = std::vector<size_t>(parts)};
-  for (size_t k = parts, end = costs.size(); k > 0; end = begin[k--][end]) cut.ends[k - 1] = end;
-  return cut;
-}
+/// By what part the costs of two meshes may differ that send the same: they are rounded.
+constexpr double kSameCost = 1e-4;
 
 /// Plans one way to train.
 class Planner {
  public:
-  Planner(const TrainingNeeds& needs, int64_t devices, int64_t memory, const PlanRow& way)
-      : needs_(needs), devices_(devices), memory_(memory), way_(way) {
-    if (way.stages > 0) chunk_ends_ = cut_by_parameters(needs.chain, way.stages * way.chunks);
+  Planner(const TrainingNeeds& needs, int64_t memory, const PlanRow& way) : needs_(needs), memory_(memory), way_(way) {
+    if (way.pipeline > 1) chunk_ends_ = cut_by_parameters(needs.chain, way.pipeline * way.chunks);
   }
 
   PlanRow filled() const {
     PlanRow row = way_;
-    if (row.stage > 0)
-      divide(row);
-    else if (row.stages == 0)
-      replicate(row);
-    row.is_possible = row.stage == 0 || needs_.element_wise || needs_.tensor_wise;
-    row = with_batch(row, needs_.batch_on(row.stages == 0 ? devices_ : row.pipelines));
+    if (row.pipeline == 1) row.shard > 1 ? divide(row) : replicate(row);
+    row.is_possible = row.shard == 1 || needs_.element_wise || needs_.tensor_wise;
+    row = with_batch(row, needs_.batch_on(row.batches()));
     row.fits = row.is_possible && row.total() <= memory_;
     if (row.is_possible) row.largest_batch = largest_batch(row);
     return row;
@@ -85,9 +55,91 @@ class Planner {
 
  private:
   PlanRow with_batch(PlanRow row, int64_t batch) const {
-    if (row.stages > 0) return busiest_stage(row, batch);
+    if (row.pipeline > 1) return busiest_stage(row, batch);
     row.activations = activations(row, batch);
+    if (!needs_.step.empty()) add_backward(row, batch);
     return row;
+  }
+
+  /// What backward needs beside activations when a rank holds most.
+  void add_backward(PlanRow& row, int64_t batch) const {
+    if (row.stage == 3 && !row.checkpoints) {
+      const Moment most = most_in_units(batch, row.shard);
+      row.gathered = most.gathered;
+      row.backward = most.step - needs_.activations.weight_copies - row.activations;
+      return;
+    }
+    row.backward = beyond_activations(batch);
+    // Without others to average them with, gradients are freed after the forward and come one by one.
+    if (row.devices() == 1 && needs_.micro_batches == 1)
+      row.backward = most_with_new_gradients(row, batch) - row.gradients - row.activations;
+  }
+
+  /// Of a step without checkpoints, which backward has for a moment.
+  int64_t beyond_activations(int64_t batch) const {
+    const int64_t saved = needs_.activations.bytes.at(batch);
+    int64_t most = saved;
+    for (const StepPart& part : needs_.step) most = std::max(most, part.most.at(batch));
+    return most - saved;
+  }
+
+  int64_t most_with_new_gradients(const PlanRow& row, int64_t batch) const {
+    const auto beyond = static_cast<double>(beyond_activations(batch));
+    const auto saved = static_cast<double>(needs_.activations.bytes.at(batch));
+    const auto kept = static_cast<double>(needs_.kept.bytes.at(batch));
+    const double inside = static_cast<double>(row.activations) - kept;
+    double come = 0;
+    double at_first = 0;  // the same without checkpoints, when the backward of the unit began
+    std::optional<size_t> unit;
+    double most = static_cast<double>(row.gradients) + (row.checkpoints ? kept : saved);
+    for (const StepPart& part : needs_.step) {
+      const auto here = static_cast<double>(part.most.at(batch));
+      if (!part.unit || part.unit != unit) at_first = here;
+      unit = part.unit;
+      // Inputs of units stay to the end, what was recomputed of one becomes less as it would without.
+      const double recomputed = unit ? inside - (at_first - here) : 0;
+      most = std::max(most, come + (row.checkpoints ? kept + recomputed + beyond : here));
+      come = std::min(come + static_cast<double>(part.gradient), static_cast<double>(row.gradients));
+    }
+    return std::llround(most);
+  }
+
+  /// Bytes at one time: of forward and backward, and of what stage 3 has whole.
+  struct Moment {
+    int64_t step = 0;
+    int64_t gathered = 0;
+    int64_t all() const { return step + gathered; }
+  };
+  Moment most_in_units(int64_t batch, int64_t ranks) const {
+    const std::vector<StepPart>& parts = needs_.step;
+    const auto parameters = [&](std::optional<size_t> unit) {
+      return unit ? whole_parameters(needs_.units[*unit]) : 0;
+    };
+    const auto gradients = [&](std::optional<size_t> unit) { return unit ? whole_gradients(needs_.units[*unit]) : 0; };
+    const auto unit_from = [&](size_t part, std::optional<size_t> but) -> std::optional<size_t> {
+      for (; part < parts.size(); ++part)
+        if (parts[part].unit && parts[part].unit != but) return parts[part].unit;
+      return std::nullopt;
+    };
+    const int64_t outside = whole_parameters(needs_.outside) + whole_gradients(needs_.outside);
+    Moment most;
+    std::optional<size_t> under_way;  // the unit whose gradients come
+    std::optional<size_t> reduced;    // and the one before it
+    for (size_t i = 0; i < parts.size(); ++i) {
+      // The unit that runs, and the one gathered ahead of it.
+      const std::optional<size_t> runs = unit_from(i, std::nullopt);
+      const int64_t units = outside + parameters(runs) + parameters(unit_from(i, runs));
+      if (runs && runs != under_way) reduced = std::exchange(under_way, std::nullopt);
+      // What is reduced has a place of its own for this rank's part.
+      const int64_t on_their_way = gradients(reduced) + divided(gradients(reduced), ranks);
+      Moment now{.step = parts[i].most.at(batch), .gathered = units + gradients(under_way) + on_their_way};
+      if (now.all() > most.all()) most = now;
+      if (!parts[i].unit) continue;
+      under_way = parts[i].unit;
+      now = {.step = parts[i].at_end.at(batch), .gathered = units + gradients(under_way) + on_their_way};
+      if (now.all() > most.all()) most = now;
+    }
+    return most;
   }
 
   /// Of the rank that needs most; what is sent by the one that sends most.
@@ -95,14 +147,15 @@ class Planner {
     const PipelineShape shape = row.shape(batch);
     const auto schedule = pipeline_schedule(row.schedule, shape);
     PlanRow busiest;
-    int64_t communication = 0;
-    for (int64_t rank = 0; rank < row.stages; ++rank) {
-      const PipelineHold hold = most_in_flight(schedule[static_cast<size_t>(rank)], shape);
-      const PlanRow other = of_stage(row, rank, batch, hold);
-      communication = std::max(communication, other.communication);
+    PlanRow sends_most;
+    for (int64_t rank = 0; rank < row.pipeline; ++rank) {
+      const PlanRow other = of_stage(row, rank, batch, schedule[static_cast<size_t>(rank)]);
+      if (rank == 0 || other.sent() > sends_most.sent()) sends_most = other;
       if (rank == 0 || other.total() > busiest.total()) busiest = other;
     }
-    busiest.communication = communication;
+    busiest.sent_pipeline = sends_most.sent_pipeline;
+    busiest.sent_replicate = sends_most.sent_replicate;
+    busiest.sent_shard = sends_most.sent_shard;
     busiest.bubble = simulate(schedule, shape, std::vector<ChunkCost>(static_cast<size_t>(shape.chunks()))).bubble();
     return busiest;
   }
@@ -133,46 +186,95 @@ class Planner {
     return chunk;
   }
 
-  PlanRow of_stage(PlanRow row, int64_t rank, int64_t batch, const PipelineHold& hold) const {
+  /// The most bytes at once of a rank that holds so many for each micro-batch in flight of each of its chunks.
+  static int64_t most_held(const std::vector<PipelineAction>& actions, int64_t stages,
+                           const std::vector<int64_t>& of_chunks) {
+    int64_t now = 0;
+    int64_t most = 0;
+    for (const PipelineAction& action : actions) {
+      const int64_t bytes = of_chunks[static_cast<size_t>(action.chunk / stages)];
+      if (action.kind == PipelineAction::Kind::kForward)
+        most = std::max(most, now += bytes);
+      else if (action.kind != PipelineAction::Kind::kBackwardInput)
+        now -= bytes;
+    }
+    return most;
+  }
+
+  PlanRow of_stage(PlanRow row, int64_t rank, int64_t batch, const std::vector<PipelineAction>& actions) const {
     const int64_t micro_batches = row.shape(batch).micro_batches;
     const int64_t examples = divided(batch, micro_batches);
     WeightNeeds weights;
+    WeightNeeds first;  // of the first chunk
     BatchBytes passing;
-    int64_t recomputed = 0;  // of one chunk at a time
-    row.activations = 0;
+    int64_t recomputed = 0;     // of one chunk at a time
+    std::vector<int64_t> held;  // of each chunk
     for (int64_t i = 0; i < row.chunks; ++i) {
-      const Chunk chunk = chunk_at(static_cast<size_t>(i * row.stages + rank));
-      const int64_t in_flight = hold.per_chunk[static_cast<size_t>(i)];
+      const Chunk chunk = chunk_at(static_cast<size_t>(i * row.pipeline + rank));
       weights += chunk.weights;
+      if (i == 0) first = chunk.weights;
       passing += chunk.passing;
-      row.activations += times(row.checkpoints ? chunk.passing : chunk.saved, in_flight).at(examples);
+      held.push_back((row.checkpoints ? chunk.passing : chunk.saved).at(examples));
       if (row.checkpoints) recomputed = std::max(recomputed, chunk.saved.at(examples));
     }
-    row.activations += recomputed;
-    // The optimizer's state is with the parameters that it belongs to; that of those outside is on the last stage.
+    row.activations = most_held(actions, row.pipeline, held) + recomputed;
+    row.backward = beyond_activations(examples);
+    // Parameters outside of the sequential are on every stage; the last one averages and steps them.
     const WeightNeeds& outside = needs_.chain.outside;
-    const int64_t stepped =
-        weights.trainable_elements + (rank + 1 == row.stages ? outside.trainable_elements : int64_t{0});
+    WeightNeeds own = weights;
+    if (rank + 1 == row.pipeline) own += outside;
+    weights += outside;
     const double state_of_element = static_cast<double>(needs_.optimizer_state) /
                                     static_cast<double>(std::max<int64_t>(needs_.weights.trainable_elements, 1));
-    weights += outside;
+    const auto state = std::llround(state_of_element * static_cast<double>(own.trainable_elements));
     row.parameters = weights.bytes + needs_.buffers;
     row.gradients = weights.trainable_bytes;
-    row.optimizer = std::llround(state_of_element * static_cast<double>(stepped)) + needs_.counters;
-    row.communication = times(passing, needs_.micro_batches).at(batch) + 2 * ring_bytes(row.gradients, row.pipelines);
+    row.optimizer = needs_.largest_part(state, own, row.shard) + needs_.counters;
+    // Gradients of the first chunk are averaged in the buckets that they go to in its last backward; others, one after
+    // the other, are there a second time when the batch ends.
+    const int64_t in_buckets = averages_in_backward(row) ? first.trainable_bytes : 0;
+    if (row.batches() > 1) row.widened = own.trainable_bytes - in_buckets;
+    if (row.batches() > 1 && micro_batches > 1) row.gathered = in_buckets;
+    if (row.shard > 1) {
+      row.gradients = needs_.largest_part(own.trainable_bytes, own, row.shard);
+      row.gathered = weights.trainable_bytes - row.gradients;
+      row.widened += weights.trainable_bytes;
+    }
+    row.sent_pipeline = times(passing, needs_.micro_batches).at(batch);
+    send_over_replicas(row, own.trainable_bytes, own.bytes, {.reductions = 1, .gathers = 1});
     return row;
   }
+
+  /// Whether the replicas of a stage average gradients in backward: a backward in halves is over before they are there.
+  static bool averages_in_backward(const PlanRow& row) { return row.shard == 1 && row.schedule != "zero_bubble"; }
 
   static BatchBytes times(const BatchBytes& bytes, int64_t count) {
     const auto factor = static_cast<double>(count);
     return {.fixed = factor * bytes.fixed, .per_example = factor * bytes.per_example};
   }
 
+  struct Collectives {
+    int64_t reductions;
+    int64_t gathers;
+  };
+  /// What a rank sends along replicate and shard in an optimizer step, of so many bytes.
+  void send_over_replicas(PlanRow& row, int64_t gradients, int64_t parameters, const Collectives& number) const {
+    const auto reductions = static_cast<double>(number.reductions);
+    // Parts that are not even are all-reduced.
+    const double passes = needs_.element_wise ? 1 : 2;
+    const auto shards = static_cast<double>(row.shard);
+    row.sent_replicate = std::llround(reductions * 2 * ring_bytes(gradients, row.replicate) / shards);
+    row.sent_shard = std::llround(reductions * passes * ring_bytes(gradients, row.shard) +
+                                  static_cast<double>(number.gathers) * ring_bytes(parameters, row.shard));
+  }
+
   void replicate(PlanRow& row) const {
     row.parameters = needs_.weights.bytes + needs_.buffers;
     row.gradients = needs_.weights.trainable_bytes;
     row.optimizer = needs_.optimizer_state + needs_.counters;
-    row.communication = 2 * ring_bytes(row.gradients, devices_);
+    // Those of a window are beside the buckets that they are averaged in.
+    if (row.replicate > 1 && needs_.micro_batches > 1) row.gathered = row.gradients;
+    send_over_replicas(row, row.gradients, 0, {.reductions = 1, .gathers = 0});
   }
 
   int64_t whole_parameters(const WeightNeeds& weights) const {
@@ -186,25 +288,21 @@ class Planner {
     const WeightNeeds& all = needs_.weights;
     const int64_t parameters = whole_parameters(all);
     const int64_t gradients = whole_gradients(all);
-    const int64_t ranks = row.shard_group > 0 ? row.shard_group : devices_;
-    const int64_t copies = devices_ / ranks;
-    const int64_t own_parameters = needs_.largest_part(all.bytes, ranks);
+    const int64_t ranks = row.shard;
+    const int64_t own_parameters = needs_.largest_part(all.bytes, all, ranks);
     const bool is_mixed = needs_.compute_size.has_value();
 
     row.parameters = needs_.buffers + (row.stage == 3 ? own_parameters : parameters + (is_mixed ? own_parameters : 0));
-    row.gradients = row.stage == 1 ? gradients : needs_.largest_part(gradients, ranks);
-    if (is_mixed) row.widened = needs_.largest_part(all.trainable_bytes, ranks);
-    row.optimizer = needs_.largest_part(needs_.optimizer_state, ranks) + needs_.counters;
+    row.gradients = row.stage == 1 ? gradients : needs_.largest_part(gradients, all, ranks);
+    if (is_mixed) row.widened = needs_.largest_part(all.trainable_bytes, all, ranks);
+    row.optimizer = needs_.largest_part(needs_.optimizer_state, all, ranks) + needs_.counters;
     if (row.stage == 2) row.gathered = std::min(gradients, kBucketsInFlight * kBucketBytes);
     if (row.stage == 3) row.gathered = largest_units();
     if (row.offload) move_to_host(row);
 
-    const int64_t reductions = row.stage == 1 ? 1 : needs_.micro_batches;
-    const int64_t gathers = row.stage == 3 ? 2 * needs_.micro_batches : 1;
-    // Parts that are not even are all-reduced.
-    const int64_t reduced = (needs_.element_wise ? 1 : 2) * ring_bytes(gradients, ranks);
-    row.communication = reductions * (reduced + 2 * ring_bytes(divided(gradients, ranks), copies)) +
-                        gathers * ring_bytes(parameters, ranks);
+    send_over_replicas(row, gradients, parameters,
+                       {.reductions = row.stage == 1 ? 1 : needs_.micro_batches,
+                        .gathers = row.stage == 3 ? 2 * needs_.micro_batches : 1});
   }
 
   void move_to_host(PlanRow& row) const {
@@ -224,9 +322,9 @@ class Planner {
   }
 
   int64_t activations(const PlanRow& row, int64_t batch) const {
-    // Whole parameters of `sharded` have the type that autocast would convert them to.
+    // Whole parameters of ranks along shard have the type that autocast would convert them to.
     const auto of = [&](const ActivationNeeds& needs) {
-      return needs.bytes.at(batch) - (row.stage == 0 ? 0 : needs.weight_copies);
+      return needs.bytes.at(batch) - (row.shard == 1 ? 0 : needs.weight_copies);
     };
     if (!row.checkpoints) return of(needs_.activations);
     int64_t inside = 0;
@@ -247,7 +345,6 @@ class Planner {
   }
 
   const TrainingNeeds& needs_;
-  int64_t devices_;
   int64_t memory_;
   const PlanRow& way_;
   std::vector<size_t> chunk_ends_;  ///< chunk c has the elements [chunk_ends_[c - 1], chunk_ends_[c])
@@ -258,12 +355,35 @@ std::string batch_text(const PlanRow& row) {
   return row.largest_batch == PlanRow::kAnyBatch ? "any" : std::to_string(row.largest_batch);
 }
 
-std::string note_on_pipelines(const MemoryPlan& plan) {
-  for (const PlanRow& row : plan.rows)
-    if (row.stages > 0)
-      return fmt::format("  pipeline: each has a batch of its own; ranks are idle for {:.1f} % of a step\n",
-                         100 * row.bubble);
-  return "";
+Config pipeline_options(const PlanRow& row, bool in_short) {
+  Config options = Config::mapping();
+  if (!in_short) options.set("balance_by", Config::scalar("parameters"));
+  if (row.schedule != "1f1b") options.set("schedule", Config::scalar(row.schedule));
+  if (in_short) return options;
+  if (row.chunks > 1) options.set("chunks_per_rank", Config::scalar(std::to_string(row.chunks)));
+  if (row.checkpoints) options.set("checkpoint", Config::scalar("always"));
+  return options;
+}
+
+/// The dimensions with several ranks, as YAML has them. `in_short`: without what `plan` always chooses.
+Config sizes_of(const PlanRow& row, bool in_short) {
+  const auto number = [](int64_t value) { return Config::scalar(std::to_string(value)); };
+  // A size alone is a number.
+  const auto dimension = [&](int64_t size, const Config& options) {
+    if (options.entries().empty()) return number(size);
+    Config mapping = Config::mapping();
+    mapping.set("size", number(size));
+    mapping.merge(options);
+    return mapping;
+  };
+  Config mesh = Config::mapping();
+  if (row.pipeline > 1) mesh.set("pipeline", dimension(row.pipeline, pipeline_options(row, in_short)));
+  if (row.replicate > 1) mesh.set("replicate", number(row.replicate));
+  Config options = Config::mapping();
+  if (row.pipeline == 1 && row.stage != 3) options.set("stage", number(row.stage));
+  if (row.offload) options.set("offload", Config::scalar("true"));
+  if (row.shard > 1) mesh.set("shard", dimension(row.shard, options));
+  return mesh;
 }
 
 std::string conclusion(const MemoryPlan& plan) {
@@ -280,52 +400,76 @@ std::string conclusion(const MemoryPlan& plan) {
 
 }  // namespace
 
-int64_t most_stages(const ChainNeeds& chain, int64_t devices) {
-  int64_t stages = std::min(static_cast<int64_t>(chain.elements.size()), devices);
-  while (stages > 1 && devices % stages != 0) --stages;
-  return std::max<int64_t>(stages, 1);
-}
-
 std::vector<size_t> cut_by_parameters(const ChainNeeds& chain, int64_t parts) {
   std::vector<int64_t> costs;
   for (const ChainNeeds::Element& element : chain.elements) costs.push_back(element.weights.elements);
-  const auto count = static_cast<size_t>(parts);
-  const double largest = best_cut(costs, count, std::numeric_limits<double>::infinity(), /*evenly=*/false).value;
-  return best_cut(costs, count, largest, /*evenly=*/true).ends;
+  std::vector<size_t> ends;
+  size_t end = 0;
+  for (const int64_t length : even_cut(costs, parts)) ends.push_back(end += static_cast<size_t>(length));
+  return ends;
 }
 
 PipelineShape PlanRow::shape(int64_t batch) const {
-  return {.stages = stages,
+  return {.stages = pipeline,
           .micro_batches = std::max<int64_t>(std::min(kMicroBatches, batch), 1),
           .chunks_per_rank = chunks};
 }
 
+int64_t PlanRow::dimensions() const { return (pipeline > 1 ? 1 : 0) + (replicate > 1 ? 1 : 0) + (shard > 1 ? 1 : 0); }
+
+std::string PlanRow::strategy() const {
+  if (pipeline > 1) return "pipeline";
+  if (shard > 1) return "sharded";
+  return replicate > 1 ? "ddp" : "single_device";
+}
+
 std::string strategy_text(const PlanRow& row) {
-  std::string text = row.strategy;
-  if (row.stage > 0) text += fmt::format(", stage {}", row.stage);
-  if (row.shard_group > 0) text += fmt::format(", groups of {}", row.shard_group);
-  if (row.offload) text += ", offload";
-  if (row.stages > 0) text += fmt::format(", {} stages", row.stages);
-  if (row.pipelines > 1) text += fmt::format(" x {}", row.pipelines);
-  if (row.stages > 0 && row.schedule != "1f1b") text += ", " + row.schedule;
+  std::string text = row.strategy();
+  if (row.dimensions() > 1) {
+    text = sizes_of(row, /*in_short=*/true).to_flow();
+  } else {
+    if (row.stage > 0) text += fmt::format(", stage {}", row.stage);
+    if (row.offload) text += ", offload";
+    if (row.pipeline > 1) text += fmt::format(", {} stages", row.pipeline);
+    if (row.pipeline > 1 && row.schedule != "1f1b") text += ", " + row.schedule;
+  }
   return text + (row.checkpoints ? " + checkpointing" : "");
 }
 
+Config strategy_config(const PlanRow& row) {
+  if (row.dimensions() > 1) return sizes_of(row, /*in_short=*/false);
+  Config strategy = Config::mapping();
+  strategy.set("name", Config::scalar(row.strategy()));
+  if (row.stage > 0) strategy.set("stage", Config::scalar(std::to_string(row.stage)));
+  if (row.offload) strategy.set("offload", Config::scalar("true"));
+  if (row.pipeline > 1) strategy.merge(pipeline_options(row, /*in_short=*/false));
+  return strategy.entries().size() == 1 ? strategy.entries().front().value : strategy;
+}
+
 std::string how_to_set(const PlanRow& row, const std::string& devices) {
-  std::string options = row.strategy;
-  if (row.stage > 0) options += fmt::format(", stage: {}", row.stage);
-  if (row.shard_group > 0) options += fmt::format(", shard_group: {}", row.shard_group);
-  if (row.offload) options += ", offload: true";
-  if (row.stages > 0) {
-    options += ", balance_by: parameters";
-    if (row.schedule != "1f1b") options += ", schedule: " + row.schedule;
-    if (row.chunks > 1) options += fmt::format(", chunks_per_rank: {}", row.chunks);
-    if (row.pipelines > 1) options += fmt::format(", data_parallel: {}", row.pipelines);
-    if (row.checkpoints) options += ", checkpoint: always";
+  const Config strategy = strategy_config(row);
+  const std::string value = strategy.is_scalar() ? strategy.text() : "'" + strategy.to_flow() + "'";
+  return fmt::format("--trainer.strategy={} {}{}", value, devices,
+                     row.checkpoints && row.pipeline == 1 ? " --trainer.activation_checkpointing='[\"*\"]'" : "");
+}
+
+std::vector<size_t> rows_to_show(const std::vector<PlanRow>& rows, const std::vector<double>& costs) {
+  const auto beats = [&](size_t other, size_t one) {
+    const PlanRow& a = rows[other];
+    const PlanRow& b = rows[one];
+    if ((a.pipeline > 1) != (b.pipeline > 1) || a.checkpoints != b.checkpoints || a.offload != b.offload ||
+        (!a.is_possible && b.is_possible) || a.total() > b.total() || costs[other] > costs[one] * (1 + kSameCost))
+      return false;
+    return a.total() < b.total() || costs[other] < costs[one] * (1 - kSameCost) || other < one;
+  };
+  std::vector<size_t> shown;
+  for (size_t one = 0; one < rows.size(); ++one) {
+    bool is_beaten = false;
+    for (size_t other = 0; rows[one].dimensions() > 1 && !is_beaten && other < rows.size(); ++other)
+      is_beaten = other != one && beats(other, one);
+    if (!is_beaten) shown.push_back(one);
   }
-  const bool has_options = options != row.strategy;
-  return (has_options ? fmt::format("--trainer.strategy='{{name: {}}}'", options) : "--trainer.strategy=" + options) +
-         " " + devices + (row.checkpoints && row.stages == 0 ? " --trainer.activation_checkpointing='[\"*\"]'" : "");
+  return shown;
 }
 
 BatchBytes BatchBytes::through(int64_t batch, int64_t bytes, int64_t other_batch, int64_t other_bytes) {
@@ -352,6 +496,7 @@ WeightNeeds& WeightNeeds::operator+=(const WeightNeeds& other) {
   bytes += other.bytes;
   trainable_elements += other.trainable_elements;
   trainable_bytes += other.trainable_bytes;
+  tensors.insert(tensors.end(), other.tensors.begin(), other.tensors.end());
   return *this;
 }
 
@@ -359,7 +504,8 @@ int64_t TrainingNeeds::batch_on(int64_t devices) const {
   return divides_batch ? divided(batch_size, devices) : batch_size;
 }
 
-int64_t TrainingNeeds::largest_part(int64_t bytes, int64_t ranks) const {
+int64_t TrainingNeeds::largest_part(int64_t bytes, const WeightNeeds& of, int64_t ranks) const {
+  const std::vector<int64_t>& tensors = of.tensors;
   if (element_wise || tensors.empty()) return divided(bytes, ranks);
   std::vector<int64_t> loads(static_cast<size_t>(ranks));
   const std::vector<int64_t> owners = balanced_owners(tensors, ranks);
@@ -370,44 +516,85 @@ int64_t TrainingNeeds::largest_part(int64_t bytes, int64_t ranks) const {
 }
 
 const PlanRow* MemoryPlan::cheapest() const {
-  const PlanRow* best = nullptr;
-  const auto cost = [](const PlanRow& row) {
-    return std::tuple(row.stages > 0, row.communication, row.offload, row.checkpoints, row.stage);
-  };
+  std::vector<const PlanRow*> left;
   for (const PlanRow& row : rows)
-    if (row.fits && (best == nullptr || cost(row) < cost(*best))) best = &row;
-  return best;
+    if (row.fits) left.push_back(&row);
+  const auto keep = [&](const auto& kept) {
+    if (std::ranges::any_of(left, kept)) std::erase_if(left, [&](const PlanRow* row) { return !kept(row); });
+  };
+  keep([](const PlanRow* row) { return row->pipeline == 1; });
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (const PlanRow* row : left) least = std::min(least, row->sent());
+  keep([&](const PlanRow* row) {
+    return static_cast<double>(row->sent()) <= static_cast<double>(least) * (1 + kSameCost);
+  });
+  const auto effort = [](const PlanRow* row) {
+    return std::tuple(row->offload, row->checkpoints, row->stage, row->dimensions());
+  };
+  const auto best = std::ranges::min_element(left, {}, effort);
+  return best == left.end() ? nullptr : *best;
 }
 
-PlanRow plan_row(const TrainingNeeds& needs, int64_t devices, int64_t memory, const PlanRow& way) {
-  return Planner(needs, devices, memory, way).filled();
+std::vector<PlanRow> meshes(const TrainingNeeds& needs, int64_t devices, const std::vector<std::string>& schedules) {
+  std::vector<PlanRow> all;
+  if (devices == 1) return {PlanRow()};
+  const auto elements = static_cast<int64_t>(needs.chain.elements.size());
+  const auto add = [&](const PlanRow& sizes) {
+    if (sizes.pipeline == 1) return all.push_back(sizes);
+    for (const std::string& schedule : schedules) {
+      PlanRow row = sizes;
+      row.schedule = schedule;
+      row.chunks = schedule == "interleaved" ? 2 : 1;
+      if (row.pipeline * row.chunks <= elements) all.push_back(row);
+    }
+  };
+  for (int64_t pipeline = 1; pipeline <= devices; ++pipeline) {
+    if (devices % pipeline != 0 || (pipeline > 1 && pipeline > elements)) continue;
+    const int64_t batches = devices / pipeline;
+    for (int64_t shard = 1; shard <= batches; ++shard) {
+      if (batches % shard != 0) continue;
+      PlanRow sizes{.pipeline = pipeline, .replicate = batches / shard, .shard = shard};
+      const int64_t most = shard == 1 ? 0 : pipeline > 1 ? 1 : 3;
+      for (sizes.stage = std::min<int64_t>(most, 1); sizes.stage <= most; ++sizes.stage) add(sizes);
+    }
+  }
+  std::ranges::stable_partition(all, [](const PlanRow& row) { return row.dimensions() == 1; });
+  return all;
+}
+
+PlanRow plan_row(const TrainingNeeds& needs, int64_t memory, const PlanRow& way) {
+  return Planner(needs, memory, way).filled();
 }
 
 MemoryPlan plan_memory(const TrainingNeeds& needs, int64_t devices, int64_t memory) {
   MemoryPlan plan{.devices = devices, .memory = memory, .batch_size = needs.batch_on(devices), .rows = {}};
-  const int64_t stages = most_stages(needs.chain, devices);
-  const auto add = [&](const PlanRow& way) { plan.rows.push_back(plan_row(needs, devices, memory, way)); };
   for (const bool checkpoints : {false, true}) {
     if (checkpoints && needs.inside.empty()) continue;
-    add({.strategy = devices == 1 ? "single_device" : "ddp", .checkpoints = checkpoints});
-    if (devices == 1) continue;
-    for (int64_t stage = 1; stage <= 3; ++stage)
-      add({.strategy = "sharded", .stage = stage, .checkpoints = checkpoints});
-    if (!needs.is_on_host) add({.strategy = "sharded", .stage = 3, .offload = true, .checkpoints = checkpoints});
-    if (stages > 1)
-      add({.strategy = "pipeline", .stages = stages, .pipelines = devices / stages, .checkpoints = checkpoints});
+    for (PlanRow way : meshes(needs, devices, {"1f1b"})) {
+      way.checkpoints = checkpoints;
+      plan.rows.push_back(plan_row(needs, memory, way));
+      // Of groups of ranks each would have a copy, and a host several.
+      if (needs.is_on_host || way.stage != 3 || way.replicate > 1) continue;
+      way.offload = true;
+      plan.rows.push_back(plan_row(needs, memory, way));
+    }
   }
   return plan;
 }
 
 std::string plan_table(const std::vector<MemoryPlan>& plans) {
-  constexpr const char* kLine = "  {:<{}} {:>10} {:>9} {:>9} {:>11} {:>9} {:>10} {:>10}  {:<4} {:>13}{}\n";
+  constexpr const char* kLine =
+      "  {:<{}} {:>10} {:>9} {:>9} {:>11} {:>8} {:>8} {:>9} {:>9} {:>9} {:>9} {:>9} {:>6}  {:<4} {:>13}{}\n";
   size_t width = 0;
   bool any_on_host = false;
+  std::vector<std::vector<size_t>> shown;
   for (const MemoryPlan& plan : plans) {
-    for (const PlanRow& row : plan.rows) {
-      width = std::max(width, strategy_text(row).size());
-      any_on_host |= row.offload;
+    std::vector<double> sent;
+    for (const PlanRow& row : plan.rows) sent.push_back(static_cast<double>(row.sent()));
+    shown.push_back(rows_to_show(plan.rows, sent));
+    for (const size_t index : shown.back()) {
+      width = std::max(width, strategy_text(plan.rows[index]).size());
+      any_on_host |= plan.rows[index].offload;
     }
   }
   const auto last_column = [&](const std::string& value) {
@@ -415,22 +602,38 @@ std::string plan_table(const std::vector<MemoryPlan>& plans) {
   };
 
   std::string text;
-  for (const MemoryPlan& plan : plans) {
+  for (size_t i = 0; i < plans.size(); ++i) {
+    const MemoryPlan& plan = plans[i];
     text += fmt::format("\n{} device{} with {} MiB each, batches of {} on each; in MiB:\n", plan.devices,
                         plan.devices == 1 ? "" : "s", mebibytes(plan.memory), plan.batch_size);
-    text += fmt::format(kLine, "strategy", width, "parameters", "gradients", "optimizer", "activations", "gathered",
-                        "total", "sent/step", "fits", "largest batch", last_column("on host"));
-    for (const PlanRow& row : plan.rows)
+    text += fmt::format(kLine, "strategy", width, "parameters", "gradients", "optimizer", "activations", "backward",
+                        "gathered", "total", "sent/step", "pipeline", "replicate", "shard", "idle", "fits",
+                        "largest batch", last_column("on host"));
+    bool has_pipeline = false;
+    for (const size_t index : shown[i]) {
+      const PlanRow& row = plan.rows[index];
+      has_pipeline |= row.pipeline > 1;
       text += fmt::format(kLine, strategy_text(row), width, mebibytes(row.parameters), mebibytes(row.gradients),
-                          mebibytes(row.optimizer), mebibytes(row.activations), mebibytes(row.gathered),
-                          mebibytes(row.total()), mebibytes(row.communication),
+                          mebibytes(row.optimizer), mebibytes(row.activations), mebibytes(row.backward),
+                          mebibytes(row.gathered), mebibytes(row.total()), mebibytes(row.sent()),
+                          mebibytes(row.sent_pipeline), mebibytes(row.sent_replicate), mebibytes(row.sent_shard),
+                          row.pipeline > 1 ? fmt::format("{:.1f}%", 100 * row.bubble) : "",
                           !row.is_possible ? "-"
                           : row.fits       ? "yes"
                                            : "no",
                           batch_text(row), last_column(mebibytes(row.host)));
-    text += note_on_pipelines(plan) + conclusion(plan);
+    }
+    if (has_pipeline)
+      text += "  pipeline: a batch goes through all stages, whose ranks are idle for a part of a step\n";
+    text += note_on_left_out(plan.rows.size() - shown[i].size()) + conclusion(plan);
   }
   return text;
+}
+
+std::string note_on_left_out(size_t count) {
+  if (count == 0) return "";
+  return fmt::format("  not shown: {} {}, which others beat in memory and in cost; -o FILE writes all\n", count,
+                     count == 1 ? "mesh" : "meshes");
 }
 
 }  // namespace levin

@@ -13,6 +13,7 @@
 #include <levin/core/optim/optimizer_capabilities.h>
 #include <levin/core/optim/optimizer_state.h>
 #include <levin/core/planning/plan_json.h>
+#include <levin/core/planning/step_memory.h>
 #include <levin/core/precision/precision.h>
 #include <levin/core/trainer/dry_run.h>
 #include <levin/core/trainer/trainer.h>
@@ -140,11 +141,17 @@ WeightNeeds weight_needs(const at::Tensor& parameter) {
   return {.elements = parameter.numel(),
           .bytes = bytes,
           .trainable_elements = trains ? parameter.numel() : 0,
-          .trainable_bytes = trains ? bytes : 0};
+          .trainable_bytes = trains ? bytes : 0,
+          .tensors = {parameter.numel()}};
 }
 
-/// The parameters of each unit, of none of them (or of several) last, as `sharded` divides them.
-std::vector<WeightNeeds> weights_by_unit(torch::nn::Module& module) {
+/// The parameters of each unit that has some, and of none of them (or of several), as `sharded` divides them.
+struct DividedWeights {
+  std::vector<WeightNeeds> units;
+  WeightNeeds outside;
+  std::map<const void*, size_t> unit_of;  ///< of a parameter, without those outside
+};
+DividedWeights divide_weights(torch::nn::Module& module) {
   constexpr size_t kNone = std::numeric_limits<size_t>::max();
   const std::vector<NamedUnit> units = named_units(module);
   const auto innermost = [&](const std::string& name) {
@@ -164,12 +171,20 @@ std::vector<WeightNeeds> weights_by_unit(torch::nn::Module& module) {
       if (!is_new && owner->second.second != unit) owner->second.second = kNone;
     }
   }
-  std::vector<WeightNeeds> needs(units.size() + 1);
+  std::vector<WeightNeeds> needs(units.size());
+  DividedWeights divided;
   for (const auto& [key, owner] : owners) {
     const auto& [parameter, unit] = owner;
-    needs[unit == kNone ? units.size() : unit] += weight_needs(parameter);
+    (unit == kNone ? divided.outside : needs[unit]) += weight_needs(parameter);
   }
-  return needs;
+  std::vector<size_t> places(units.size());
+  for (size_t i = 0; i < needs.size(); ++i) {
+    places[i] = divided.units.size();
+    if (needs[i].elements > 0) divided.units.push_back(needs[i]);
+  }
+  for (const auto& [key, owner] : owners)
+    if (owner.second != kNone) divided.unit_of.emplace(key, places[owner.second]);
+  return divided;
 }
 
 /// Adds the tensors of an optimizer's state to those that have elements like a parameter, and to the rest.
@@ -301,6 +316,7 @@ void add_weights(Module& module, SequentialImpl& sequential, ChainNeeds& chain) 
 struct MemoryPlanner::Measured {
   DryRun::Result result = DryRun::Result::kDone;
   SavedByForward saved;
+  std::vector<StepMemory::Part> step;
   std::vector<ChainMeter::Element> chain;
   int64_t saved_before_chain = 0;
   int64_t flops_before_chain = 0;
@@ -317,7 +333,10 @@ MemoryPlanner::MemoryPlanner(const PlanOptions& options, const TrainerOptions& p
 
 MemoryPlanner::Measured MemoryPlanner::measure(Trainer& trainer, Module& module, int64_t batch_size) const {
   Measured measured;
-  DryRun dry_run(trainer, {.batch_size = batch_size, .may_run_out_of_memory = true});
+  StepMemory memory(module, trainer.device());
+  DryRun dry_run(trainer, {.batch_size = batch_size,
+                           .may_run_out_of_memory = true,
+                           .around = [&memory](const auto& forward_backward) { memory.run(forward_backward); }});
   {
     ActivationMeter meter(module, checkpointed_units(module, planned_.activation_checkpointing));
     const FlopCounter flops;
@@ -325,6 +344,7 @@ MemoryPlanner::Measured MemoryPlanner::measure(Trainer& trainer, Module& module,
     measured.result = dry_run.step();
     measured.flops = flops.count().of_model();
     measured.saved = meter.most();
+    measured.step = memory.parts();
     measured.chain = chain.elements();
     measured.saved_before_chain = chain.saved_before();
     measured.flops_before_chain = chain.flops_before();
@@ -394,12 +414,11 @@ void MemoryPlanner::plan(Trainer& trainer, Module& module) {
   }
 
   needs_ = first.optimizer;
-  needs_.units = weights_by_unit(module);
-  for (const at::Tensor& parameter : module.parameters()) needs_.tensors.push_back(parameter.numel());
+  const DividedWeights divided = divide_weights(module);
+  needs_.units = divided.units;
+  needs_.outside = divided.outside;
+  needs_.weights = needs_.outside;
   for (const WeightNeeds& unit : needs_.units) needs_.weights += unit;
-  needs_.outside = needs_.units.back();
-  needs_.units.pop_back();
-  std::erase_if(needs_.units, [](const WeightNeeds& unit) { return unit.elements == 0; });
   if (const auto type = trainer.precision().mixed_type())
     needs_.compute_size = static_cast<int64_t>(elementSize(*type));
   for (const at::Tensor& buffer : module.buffers()) needs_.buffers += static_cast<int64_t>(buffer.nbytes());
@@ -420,7 +439,25 @@ void MemoryPlanner::plan(Trainer& trainer, Module& module) {
   const bool alike = first.saved.inside.size() == other.saved.inside.size();
   for (size_t i = 0; i < first.saved.inside.size(); ++i)
     needs_.inside.push_back(through(first.saved.inside[i], (alike ? other : first).saved.inside[i]));
-  if (!first.chain.empty() && other.chain.size() == first.chain.size() && !first.evaluates_loss) {
+  const auto is_same_parameter = [](const StepMemory::Part& part, const StepMemory::Part& other_part) {
+    return part.parameter.is_same(other_part.parameter);
+  };
+  // Steps that depend on the data are not compared.
+  if (std::ranges::equal(first.step, other.step, is_same_parameter)) {
+    for (size_t i = 0; i < first.step.size(); ++i) {
+      const StepMemory::Part& part = first.step[i];
+      const StepMemory::Part& other_part = other.step[i];
+      StepPart& planned = needs_.step.emplace_back();
+      planned.most = BatchBytes::through(batch, part.most, other_batch, other_part.most);
+      planned.at_end = BatchBytes::through(batch, part.at_end, other_batch, other_part.at_end);
+      planned.gradient = static_cast<int64_t>(part.parameter.nbytes());
+      if (const auto unit = divided.unit_of.find(part.parameter.unsafeGetTensorImpl()); unit != divided.unit_of.end())
+        planned.unit = unit->second;
+    }
+  }
+  // What a pipeline refuses has no chain.
+  if (!first.chain.empty() && other.chain.size() == first.chain.size() && !first.evaluates_loss &&
+      !planned_.sync_batchnorm) {
     ChainNeeds& chain = needs_.chain;
     add_weights(module, *sequential_of(module), chain);
     const auto line = [&](int64_t bytes, int64_t other_bytes) {

@@ -12,14 +12,15 @@ Json null_or(bool is_set, Json value) { return is_set ? std::move(value) : Json(
 
 /// `devices`: the options that choose them.
 Json json_of(const PlanRow& row, const std::string& devices) {
-  const bool is_pipeline = row.stages > 0;
+  const bool is_pipeline = row.pipeline > 1;
   return {{"text", strategy_text(row)},
-          {"strategy", row.strategy},
+          {"strategy", row.strategy()},
+          {"mesh", {{"pipeline", row.pipeline}, {"replicate", row.replicate}, {"shard", row.shard}}},
           {"stage", null_or(row.stage > 0, row.stage)},
-          {"shard_group", null_or(row.shard_group > 0, row.shard_group)},
+          {"shard_group", null_or(row.shard > 1 && row.replicate > 1, row.shard)},
           {"offload", row.offload},
-          {"stages", null_or(is_pipeline, row.stages)},
-          {"pipelines", null_or(is_pipeline, row.pipelines)},
+          {"stages", null_or(is_pipeline, row.pipeline)},
+          {"pipelines", null_or(is_pipeline, row.batches())},
           {"schedule", null_or(is_pipeline, row.schedule)},
           {"chunks_per_rank", null_or(is_pipeline, row.chunks)},
           {"checkpointing", row.checkpoints},
@@ -31,11 +32,15 @@ Json json_of(const PlanRow& row, const std::string& devices) {
             {"gradients", row.gradients},
             {"optimizer", row.optimizer},
             {"activations", row.activations},
+            {"backward", row.backward},
             {"gathered", row.gathered},
             {"widened", row.widened},
             {"total", row.total()},
             {"on_host", row.host},
-            {"sent", row.communication}}},
+            {"sent", row.sent()},
+            {"sent_pipeline", row.sent_pipeline},
+            {"sent_replicate", row.sent_replicate},
+            {"sent_shard", row.sent_shard}}},
           {"options", how_to_set(row, devices)}};
 }
 

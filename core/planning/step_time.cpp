@@ -48,13 +48,13 @@ class StepPredictor {
  public:
   StepPredictor(const TrainingNeeds& needs, const Cluster& cluster, const PlanRow& way)
       : needs_(needs), cluster_(cluster), way_(way) {
-    const int64_t batch = needs.batch_on(way.stages > 0 ? way.pipelines : cluster.ranks());
+    const int64_t batch = needs.batch_on(way.batches());
     const double all = pass_seconds(static_cast<double>(batch));
     forward_ = all / 3;
     backward_ = all * 2 / 3 + (way.checkpoints ? forward_ : 0);
   }
 
-  /// ddp, and stages 1 and 2 of sharded.
+  /// Replicate alone, and stages 1 and 2 of shard.
   StepTime in_buckets() {
     const double bytes =
         way_.stage == 0 ? static_cast<double>(needs_.weights.trainable_bytes) : whole_gradients(needs_.weights);
@@ -73,7 +73,7 @@ class StepPredictor {
     return streams_.times();
   }
 
-  /// Stage 3 of sharded.
+  /// Stage 3 of shard.
   StepTime in_units() {
     // What is in no unit is whole during the step, and computes together with the units.
     double elements = 0;
@@ -101,30 +101,26 @@ class StepPredictor {
 
   StepTime in_stages() const {
     const ChainNeeds& chain = needs_.chain;
-    const int64_t batch = needs_.batch_on(way_.pipelines);
+    const int64_t batch = needs_.batch_on(way_.batches());
     const PipelineShape shape = way_.shape(batch);
     const std::vector<size_t> ends = cut_by_parameters(chain, shape.chunks());
-    const RankSpan pipeline = counterparts(cluster_, way_.pipelines);
+    const RankSpan pipeline = ranks_along(cluster_, way_.pipeline, way_.batches());
 
     std::vector<ChunkCost> costs;
-    std::vector<double> gradients(static_cast<size_t>(way_.stages), 0.0);  // bytes of each rank
+    std::vector<WeightNeeds> owned(static_cast<size_t>(way_.pipeline));  // that the ranks of a stage step
+    owned.back() = chain.outside;
     double largest_message = 0;
     const int64_t examples = (batch + shape.micro_batches - 1) / shape.micro_batches;
     const double whole_forward =
         pass_seconds(static_cast<double>(batch) / static_cast<double>(shape.micro_batches)) / 3;
     double longest_optimizer = 0;
-    std::vector<double> stepped(gradients.size(), 0.0);  // elements of each rank
-    stepped.back() = static_cast<double>(chain.outside.trainable_elements);
     for (size_t chunk = 0, begin = 0; chunk < ends.size(); begin = ends[chunk++]) {
-      WeightNeeds weights;
-      for (size_t i = begin; i < ends[chunk]; ++i) weights += chain.elements[i].weights;
+      for (size_t i = begin; i < ends[chunk]; ++i) owned[chunk % owned.size()] += chain.elements[i].weights;
       // What autograd does for the chunk's input and for its parameters is alike in matrix products.
       const double forward = whole_forward * share_of_chunk(begin, ends[chunk], ends.size());
       costs.push_back({.forward = forward,
                        .backward_input = forward + (way_.checkpoints ? forward : 0),
                        .backward_weight = forward});
-      gradients[chunk % gradients.size()] += static_cast<double>(weights.trainable_bytes);
-      stepped[chunk % gradients.size()] += static_cast<double>(weights.trainable_elements);
       if (chunk + 1 < ends.size())
         largest_message =
             std::max(largest_message, static_cast<double>(chain.elements[ends[chunk] - 1].result.at(examples)));
@@ -135,16 +131,19 @@ class StepPredictor {
     const PipelineTimeline ideal = simulate(schedule, shape, costs);
     const PipelineTimeline actual = simulate(schedule, shape, costs, message);
 
-    // Gradients of a rank are reduced over the pipelines when its last backward is over.
-    const RankSpan replicas = neighbours(cluster_, way_.pipelines);
+    // Gradients of a stage are reduced over its ranks when the last backward is over, and what was stepped is gathered.
     double end = actual.makespan;
-    double longest_reduce = 0;
-    for (size_t rank = 0; rank < gradients.size(); ++rank) {
-      longest_optimizer = std::max(longest_optimizer, optimizer_seconds(stepped[rank]));
-      const double bytes = gradients[rank] + static_cast<double>(chain.outside.trainable_bytes);
-      const double seconds = all_reduce_seconds(cluster_, replicas, bytes);
-      longest_reduce = std::max(longest_reduce, seconds);
-      end = std::max(end, actual.ranks[rank].back().end + seconds);
+    double longest_exchange = 0;
+    double longest_gather = 0;
+    for (size_t stage = 0; stage < owned.size(); ++stage) {
+      const WeightNeeds& weights = owned[stage];
+      const int64_t stepped = needs_.largest_part(weights.trainable_elements, weights, way_.shard);
+      longest_optimizer = std::max(longest_optimizer, optimizer_seconds(static_cast<double>(stepped)));
+      const double reduce = reduce_seconds(static_cast<double>(weights.trainable_bytes));
+      const double gather = way_.shard == 1 ? 0 : gather_seconds(static_cast<double>(weights.bytes));
+      longest_exchange = std::max(longest_exchange, reduce + gather);
+      longest_gather = std::max(longest_gather, gather);
+      end = std::max(end, actual.ranks[stage].back().end + reduce);
     }
 
     // Each batch of an accumulation window fills and drains the pipeline again; only the last one is reduced.
@@ -152,9 +151,9 @@ class StepPredictor {
     StepTime time;
     time.bubble = batches * ideal.makespan * ideal.bubble();
     time.compute = batches * ideal.makespan - time.bubble + longest_optimizer;
-    time.exposed = batches * (actual.makespan - ideal.makespan) + end - actual.makespan;
+    time.exposed = batches * (actual.makespan - ideal.makespan) + end - actual.makespan + longest_gather;
     time.communication =
-        batches * 2 * static_cast<double>(shape.micro_batches * shape.chunks_per_rank) * message + longest_reduce;
+        batches * 2 * static_cast<double>(shape.micro_batches * shape.chunks_per_rank) * message + longest_exchange;
     return time;
   }
 
@@ -172,10 +171,9 @@ class StepPredictor {
 
   /// Each rank steps what it holds, once the gradients are there.
   void step_optimizer() {
-    const int64_t ranks = way_.stage == 0 ? 1 : group().ranks;
     const int64_t all = needs_.weights.trainable_elements;
-    const double own = needs_.element_wise ? static_cast<double>(all) / static_cast<double>(ranks)
-                                           : static_cast<double>(needs_.largest_part(all, ranks));
+    const double own = needs_.element_wise ? static_cast<double>(all) / static_cast<double>(way_.shard)
+                                           : static_cast<double>(needs_.largest_part(all, needs_.weights, way_.shard));
     streams_.compute(streams_.link_end(), optimizer_seconds(own));
   }
 
@@ -210,26 +208,25 @@ class StepPredictor {
     }
   }
 
-  /// Ranks that hold one copy together.
-  RankSpan group() const { return neighbours(cluster_, way_.shard_group > 0 ? way_.shard_group : cluster_.ranks()); }
+  /// Gathering what the ranks along shard have of so many bytes, or reducing and scattering them.
+  double gather_seconds(double bytes) const {
+    return all_gather_seconds(cluster_, ranks_along(cluster_, way_.shard, 1), bytes);
+  }
+  /// Reducing gradients over all ranks that have them, so that those along shard have a part each.
+  double reduce_seconds(double bytes) const {
+    const double over_replicas = all_reduce_seconds(cluster_, ranks_along(cluster_, way_.replicate, way_.shard),
+                                                    bytes / static_cast<double>(way_.shard));
+    if (way_.shard == 1) return over_replicas;
+    // Parts that are not even are all-reduced.
+    return (needs_.element_wise ? 1 : 2) * gather_seconds(bytes) + over_replicas;
+  }
 
   double gather(double ready, double bytes) {
-    if (bytes == 0) return ready;
-    return streams_.communicate(ready, all_gather_seconds(cluster_, group(), bytes));
+    return bytes == 0 ? ready : streams_.communicate(ready, gather_seconds(bytes));
   }
 
   void reduce(double ready, double bytes) {
-    if (bytes == 0) return;
-    if (way_.stage == 0) {
-      streams_.communicate(ready, all_reduce_seconds(cluster_, group(), bytes));
-      return;
-    }
-    double seconds = needs_.element_wise ? all_gather_seconds(cluster_, group(), bytes)
-                                         : all_reduce_seconds(cluster_, group(), bytes);
-    const int64_t ranks = group().ranks;
-    if (ranks < cluster_.ranks())
-      seconds += all_reduce_seconds(cluster_, counterparts(cluster_, ranks), bytes / static_cast<double>(ranks));
-    streams_.communicate(ready, seconds);
+    if (bytes > 0) streams_.communicate(ready, reduce_seconds(bytes));
   }
 
   double whole_parameters(const WeightNeeds& weights) const {
@@ -252,7 +249,7 @@ class StepPredictor {
 
 StepTime step_time(const TrainingNeeds& needs, const Cluster& cluster, const PlanRow& way) {
   StepPredictor predictor(needs, cluster, way);
-  if (way.stages > 0) return predictor.in_stages();
+  if (way.pipeline > 1) return predictor.in_stages();
   return way.stage == 3 ? predictor.in_units() : predictor.in_buckets();
 }
 

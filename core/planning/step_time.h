@@ -15,21 +15,24 @@ struct StepTime {
   double total() const { return compute + exposed + bubble; }
 };
 
-/// Predicts an optimizer step of a way to train on all ranks of a cluster. `way` is as for plan_row().
+/// Predicts an optimizer step of a mesh of all ranks of a cluster. `way` is as for plan_row().
 ///
 /// A forward and backward take the cluster's `pass_us`, and `needs.flops_per_example` for each example at its rate, a
 /// third of both forward; recomputing in backward is as much as forward. A unit's share is that of its parameters. Each
 /// rank computes on one stream and communicates on another, and a collective begins when what it needs is there and
 /// those before it are over:
 ///
-///     ddp         a bucket of 25 MiB is reduced when its part of the last backward is over
-///     stage 1, 2  likewise (2: in each micro-batch) it is reduced and scattered; parameters are gathered after the
-///     step stage 3     a unit is gathered while the one before it computes, in forward and in backward, and its
-///     gradients
-///                 are reduced and scattered when its backward is over
-///     groups      what a group has reduced and scattered is reduced over the groups
-///     pipeline    simulate() runs the schedule, with a message's time between ranks; then the pipelines reduce. Each
-///                 micro-batch is a pass, of which a chunk has the part of the operations that it computes
+///     replicate   a bucket of 25 MiB is reduced when its part of the last backward is over
+///     stage 1, 2  likewise (2: in each micro-batch) it is reduced and scattered along shard, then reduced along
+///                 replicate; parameters are gathered after the step
+///     stage 3     a unit is gathered while the one before it computes, in forward and in backward, and its gradients
+///                 are reduced and scattered, then reduced along replicate, when its backward is over
+///     pipeline    simulate() runs the schedule, with a message's time between ranks; then each stage reduces along
+///                 shard and replicate, and gathers parameters after the step. Each micro-batch is a pass, of which a
+///                 chunk has the part of the operations that it computes
+///
+/// A group along a dimension communicates over the links that it crosses: see ranks_along(). Of a mesh the pipeline is
+/// outermost, and shard innermost.
 ///
 /// The optimizer steps what a rank holds when all gradients are there, in its part of `optimizer_us`.
 ///

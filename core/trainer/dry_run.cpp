@@ -189,7 +189,8 @@ DryRun::Result DryRun::Impl::attempt(const Function& function) const {
 StepOutput DryRun::Impl::agree_after(const TrainingStep::ForwardBackward& run) {
   if (std::exchange(agreed_, true)) return run();
   StepOutput output;
-  const Result own = attempt([&] { output = run(); });
+  const auto forward_backward = [&] { output = run(); };
+  const Result own = attempt([&] { options_.around ? options_.around(forward_backward) : forward_backward(); });
   if (combine({.result = own}).result != Result::kDone) throw StepBack();
   return output;
 }

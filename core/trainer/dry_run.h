@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -15,6 +16,8 @@ struct DryRunOptions {
   /// step: gradients, buffers and BatchNorm's statistics stay each rank's own. They agree after every forward and
   /// backward, before anything that might communicate again, and after every optimizer step.
   bool may_run_out_of_memory = false;
+  /// With `may_run_out_of_memory`: runs the first forward and backward of a step, which it is given; to measure them.
+  std::function<void(const std::function<void()>& forward_backward)> around = {};
 };
 
 /// Takes some training steps before a fit, to find something out, and takes all of it back: afterwards weights,

@@ -1,20 +1,20 @@
 #include <levin/strategies/pipeline/pipeline_partition.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/comm/even_cut.h>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <utility>
 
 namespace levin {
 namespace {
 
-/// Sums of squares, and sums of whatever a user writes, outgrow 64 bits.
+/// Sums of whatever a user writes outgrow 64 bits.
 using Wide = __int128;
 
 std::string named(std::string_view sequential) {
@@ -56,72 +56,6 @@ std::vector<int64_t> costs_of(const std::vector<ChainUnit>& units, BalanceBy by)
   std::vector<int64_t> costs;
   for (const ChainUnit& unit : units) costs.push_back(cost_of(unit, by));
   return costs;
-}
-
-/// How many stages it takes when each is filled with as many units as cost no more than `limit`, which every unit does.
-int64_t stages_within(const std::vector<int64_t>& costs, int64_t limit) {
-  int64_t stages = 1;
-  int64_t sum = 0;
-  for (const int64_t cost : costs) {
-    if (cost > limit - sum) {
-      ++stages;
-      sum = 0;
-    }
-    sum += cost;
-  }
-  return stages;
-}
-
-/// The least cost that no stage of the best cut exceeds.
-int64_t smallest_limit(const std::vector<int64_t>& costs, int64_t stages) {
-  int64_t least = *std::max_element(costs.begin(), costs.end());
-  int64_t enough = std::accumulate(costs.begin(), costs.end(), int64_t{0});
-  while (least < enough) {
-    const int64_t middle = least + (enough - least) / 2;
-    if (stages_within(costs, middle) <= stages)
-      enough = middle;
-    else
-      least = middle + 1;
-  }
-  return enough;
-}
-
-/// The sum over stages of squared costs, then of squared numbers of units: the less, the more even.
-using Unevenness = std::pair<Wide, Wide>;
-constexpr Unevenness kImpossible = {std::numeric_limits<Wide>::max(), 0};
-
-/// Of the cuts without a stage above `limit`, the most even. Dynamic programming over (stages left, first unit left).
-std::vector<int64_t> most_even_cut(const std::vector<int64_t>& costs, int64_t stages, int64_t limit) {
-  const size_t count = costs.size();
-  struct Best {
-    Unevenness unevenness = kImpossible;
-    size_t first_stage_end = 0;
-  };
-  std::vector<std::vector<Best>> best(static_cast<size_t>(stages) + 1, std::vector<Best>(count + 1));
-  best[0][count].unevenness = {0, 0};
-  for (size_t left = 1; left < best.size(); ++left) {
-    for (size_t begin = 0; begin + left <= count; ++begin) {
-      Best& here = best[left][begin];
-      int64_t sum = 0;
-      for (size_t end = begin + 1; end + left - 1 <= count; ++end) {
-        sum += costs[end - 1];
-        if (sum > limit) break;
-        const Unevenness& rest = best[left - 1][end].unevenness;
-        if (rest == kImpossible) continue;
-        const auto length = static_cast<Wide>(end - begin);
-        const Unevenness whole = {rest.first + Wide{sum} * sum, rest.second + length * length};
-        if (whole < here.unevenness) here = {whole, end};
-      }
-    }
-  }
-  std::vector<int64_t> balance;
-  size_t begin = 0;
-  for (size_t left = best.size() - 1; left > 0; --left) {
-    const size_t end = best[left][begin].first_stage_end;
-    balance.push_back(static_cast<int64_t>(end - begin));
-    begin = end;
-  }
-  return balance;
 }
 
 std::vector<int64_t> sums_of_stages(const std::vector<int64_t>& values, const std::vector<int64_t>& balance) {
@@ -211,8 +145,7 @@ void check_balance(const std::vector<int64_t>& balance, int64_t units, int64_t s
 std::vector<int64_t> automatic_balance(const std::vector<ChainUnit>& units, int64_t stages, BalanceBy by,
                                        std::string_view sequential) {
   check_stages(static_cast<int64_t>(units.size()), stages, sequential);
-  const std::vector<int64_t> costs = costs_of(units, by);
-  return most_even_cut(costs, stages, smallest_limit(costs, stages));
+  return even_cut(costs_of(units, by), stages);
 }
 
 std::string partition_table(const std::vector<ChainUnit>& units, const std::vector<int64_t>& balance, BalanceBy by,

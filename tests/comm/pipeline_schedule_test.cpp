@@ -316,6 +316,15 @@ TEST(PipelineSimulation, TimesOfChunksAndMessages) {
   EXPECT_DOUBLE_EQ(timeline.bubble(), 6.0 / 14);
 }
 
+TEST(PipelineSimulation, MessagesToARankFollowEachOther) {
+  const PipelineShape shape{2, 3};
+  const auto timeline = simulate(pipeline_schedule("gpipe", shape), shape, equal_costs(shape), 5);
+  std::vector<double> starts;
+  for (const auto& span : timeline.ranks[1]) starts.push_back(span.start);
+  EXPECT_THAT(starts, ElementsAre(6, 11, 16, 17, 19, 21));
+  EXPECT_EQ(timeline.makespan, 19 + 3 * 5 + 2);
+}
+
 TEST(PipelineSimulation, ForwardsAlone) {
   const PipelineShape shape{3, 4};
   Lists schedule = pipeline_schedule("1f1b", shape);

@@ -282,6 +282,20 @@ TEST_F(CliConfigTest, AStrategyMayBeTheSizesOfAMesh) {
               ::testing::AllOf(::testing::HasSubstr("micro_batches: 2"), ::testing::HasSubstr("schedule: gpipe")));
 }
 
+TEST_F(CliConfigTest, MisspeltDimensionsHaveTheNearestName) {
+  const auto message = [&](const std::string& given) {
+    return error_of({file("trainer:\n  strategy: " + given + "\n")}, {});
+  };
+  EXPECT_THAT(message("{pipelin: 2}"),
+              ::testing::AllOf(::testing::HasSubstr(":2:14: trainer.strategy.pipelin is no dimension of a mesh"),
+                               ::testing::HasSubstr("did you mean 'pipeline'?; valid: pipeline, replicate, shard")));
+  EXPECT_THAT(message("{replicat: 2, shrad: 2}"), ::testing::HasSubstr("did you mean 'replicate'?"));
+  EXPECT_THAT(message("{shards: {size: 2, stage: 1}}"), ::testing::HasSubstr("did you mean 'shard'?"));
+  EXPECT_THAT(message("{pipeline: 2, shrad: 2}"), ::testing::HasSubstr("did you mean 'shard'?"));
+  EXPECT_THAT(error_of({}, {"--trainer.strategy.pipelin.size=2"}), ::testing::HasSubstr("did you mean 'pipeline'?"));
+  EXPECT_THAT(message("{bucket_cap_mb: 2}"), ::testing::HasSubstr("expected the name of a strategy"));
+}
+
 TEST_F(CliConfigTest, LaterSourcesWin) {
   const auto first = file("seed: 1\nmodel: {hidden: 8, lr: 0.1}\ntrainer: {max_epochs: 2, max_steps: 5}\n");
   const auto second = file("model:\n  hidden: 16\ntrainer:\n  max_epochs: 3\n");

@@ -281,6 +281,24 @@ TEST(CliProgram, TheSchemaHasEveryOptionForEditors) {
   EXPECT_THAT(trainer.at("callbacks").dump(), HasSubstr("save_top_k"));
 }
 
+TEST(CliProgram, TheHelpKnowsTheDimensionsOfAMesh) {
+  const auto help = [](const std::string& topic) { return run({"--help", topic}).out; };
+  EXPECT_THAT(help("mesh"), AllOf(HasSubstr("\n  pipeline "), HasSubstr("\n  replicate "), HasSubstr("\n  shard ")));
+  EXPECT_THAT(help("shard"),
+              AllOf(HasSubstr("--trainer.strategy.shard.size\n"), HasSubstr("--trainer.strategy.shard.stage\n"),
+                    HasSubstr("`trainer: {strategy: {shard: 2}}`")));
+  // The strategy and the dimension of that name.
+  EXPECT_THAT(help("pipeline"), AllOf(HasSubstr("--trainer.strategy.data_parallel\n"),
+                                      HasSubstr("--trainer.strategy.pipeline.micro_batches\n")));
+  for (const char* topic : {"strategy.pipeline.size", "trainer.strategy.pipeline.size"})
+    EXPECT_THAT(help(topic),
+                AllOf(StartsWith("\n  --trainer.strategy.pipeline.size\n      integer or auto, default auto"),
+                      HasSubstr("what the other sizes leave")));
+  EXPECT_THAT(help("strategy.replicate"), HasSubstr("--trainer.strategy.replicate.bucket_cap_mb\n"));
+  EXPECT_THAT(help("auto"), HasSubstr("--trainer.strategy.memory\n"));
+  EXPECT_THAT(run({"--help", "strategy.pipelin.size"}).err, HasSubstr("did you mean 'strategy.pipeline.size'?"));
+}
+
 TEST(CliProgram, ShellsCompleteCommandsOptionsAndNames) {
   const ProgramOutcome printed = run({"--print_completion", "bash"});
   ASSERT_EQ(printed.status, 0) << printed.err;
@@ -297,6 +315,12 @@ TEST(CliProgram, ShellsCompleteCommandsOptionsAndNames) {
   EXPECT_EQ(completed("program fit --trainer.max_ep"), "--trainer.max_epochs=\n");
   EXPECT_EQ(completed("program fit --model.wi"), "--model.width=\n");
   EXPECT_EQ(completed("program fit --trainer.strategy=ddp_th"), "ddp_threads\n") << "bash replaces what follows '='";
+  EXPECT_EQ(completed("program fit --trainer.strategy.pipeline.si"), "--trainer.strategy.pipeline.size=\n");
+  EXPECT_EQ(completed("program fit --trainer.strategy.shard.st"), "--trainer.strategy.shard.stage=\n");
+  EXPECT_EQ(completed("program fit --trainer.strategy.replicate.bucket_c"),
+            "--trainer.strategy.replicate.bucket_cap_mb=\n");
+  EXPECT_EQ(completed("program fit --trainer.strategy.pipeline.data_p"), "\n") << "the sizes say it";
+  EXPECT_EQ(completed("program fit --trainer.strategy.mem"), "--trainer.strategy.memory=\n");
   EXPECT_THAT(run({"--print_completion", "zsh"}).out, StartsWith("autoload"));
   EXPECT_EQ(run({"--print_completion", "fish"}).status, 2);
 }

@@ -9,6 +9,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -85,15 +86,21 @@ class PlanCommand : public ::testing::Test {
 };
 
 TEST_F(PlanCommand, PlansForEachNumberOfDevicesAndWritesNothing) {
-  // 4 weights, a bias and a weight for each of 65536 hidden features: 1.5 MiB of parameters.
+  // 4 weights, a bias and a weight for each of 65536 hidden features: 1.5 MiB of parameters. Backward has 2 MiB for the
+  // gradient of what dropout gave and 2 for that of what it got; alone, before most of the parameters' gradients.
   const Outcome plan = run({"plan", "--model.width=65536", "--plan.devices=1,4", "--plan.memory=1GiB"});
   ASSERT_EQ(plan.status, 0) << plan.err;
   EXPECT_THAT(plan.out, HasSubstr("393217 parameters, 393217 of them trained, in 32-true; measured on cpu with batches "
                                   "of 8 and 4\n"));
   EXPECT_THAT(plan.out, HasSubstr("1 device with 1024.0 MiB each, batches of 8 on each"));
-  EXPECT_THAT(plan.out, ContainsRegex("\n  single_device +1\\.5 +1\\.5 +3\\.0 +2\\.0 +0\\.0 +8\\.0 +0\\.0 +yes +"));
+  EXPECT_THAT(
+      plan.out,
+      ContainsRegex(
+          "\n  single_device +1\\.5 +1\\.5 +3\\.0 +2\\.0 +2\\.7 +0\\.0 +10\\.8 +0\\.0 +0\\.0 +0\\.0 +0\\.0 +yes +"));
   EXPECT_THAT(plan.out, HasSubstr("4 devices with 1024.0 MiB each"));
-  EXPECT_THAT(plan.out, ContainsRegex("\n  ddp +1\\.5 +1\\.5 +3\\.0 +2\\.0 +0\\.0 +8\\.0 +2\\.3 +yes +"));
+  EXPECT_THAT(
+      plan.out,
+      ContainsRegex("\n  ddp +1\\.5 +1\\.5 +3\\.0 +2\\.0 +4\\.0 +0\\.0 +12\\.0 +2\\.3 +0\\.0 +2\\.3 +0\\.0 +yes +"));
   EXPECT_THAT(plan.out, ContainsRegex("\n  sharded, stage 1 +1\\.5 +1\\.5 +0\\.8 +2\\.0 "));
   EXPECT_THAT(plan.out, HasSubstr("to set it: --trainer.strategy=ddp --trainer.devices=4"));
   EXPECT_THAT(plan.out, Not(HasSubstr("checkpointing")));  // the module has no units
@@ -177,8 +184,9 @@ TEST_F(PlanCommand, PlansForACluster) {
   EXPECT_THAT(plan.out, HasSubstr("2 hosts of 4 devices with 1024.0 MiB each, batches of 8 on each"));
   // Matrix products of 8 examples with 4 x 65536 and 65536 x 1 weights; the input needs no gradient.
   EXPECT_THAT(plan.out, ContainsRegex("[0-9.e+]+ floating point operations for each example, forward and backward\n"));
-  EXPECT_THAT(plan.out, ContainsRegex("\n  ddp +[0-9.]+ +[0-9.]+ +0\\.0[0-9] +[0-9.]+ +[0-9.]+ +0\\.00 +8\\.0  yes\n"));
-  EXPECT_THAT(plan.out, HasSubstr("sharded, stage 3, groups of 4"));
+  EXPECT_THAT(plan.out,
+              ContainsRegex("\n  ddp +[0-9.]+ +[0-9.]+ +0\\.0[0-9] +[0-9.]+ +[0-9.]+ +0\\.00 +12\\.0  yes\n"));
+  EXPECT_THAT(plan.out, ContainsRegex("\n  .replicate: [24], shard: "));
   EXPECT_THAT(plan.out, HasSubstr(" --trainer.devices=4 --trainer.num_nodes=2"));
   // One key after the other, as with any section.
   EXPECT_THAT(run({"plan", "--plan.cluster.hosts=2", "--plan.cluster.devices=4"}).err,
@@ -225,6 +233,11 @@ TEST_F(PlanCommand, WritesJsonForPrograms) {
                 row["seconds"]["compute"].get<double>() + row["seconds"]["not_hidden"].get<double>() +
                     row["seconds"]["bubble"].get<double>(),
                 1e-12);
+    const auto& mesh = row["mesh"];
+    EXPECT_EQ(mesh["pipeline"].get<int>() * mesh["replicate"].get<int>() * mesh["shard"].get<int>(), 8);
+    EXPECT_EQ(row["bytes"]["sent"], row["bytes"]["sent_pipeline"].get<int64_t>() +
+                                        row["bytes"]["sent_replicate"].get<int64_t>() +
+                                        row["bytes"]["sent_shard"].get<int64_t>());
     if (row["shard_group"].is_number()) groups.emplace(row["stage"], row["shard_group"]);
   }
   EXPECT_THAT(groups, ::testing::ElementsAre(std::pair(1, 2), std::pair(1, 4), std::pair(2, 2), std::pair(2, 4),
@@ -232,6 +245,51 @@ TEST_F(PlanCommand, WritesJsonForPrograms) {
   const Outcome nowhere = run({"plan", "--plan.devices=1", "-o", root_ + "/no/folder/plan.json"});
   EXPECT_EQ(nowhere.status, 1);
   EXPECT_THAT(nowhere.err, HasSubstr("/no/folder/plan.json"));
+}
+
+TEST_F(PlanCommand, AutoWithAMemoryLimitTrainsWithWhatFits) {
+  // 1.5 MiB of parameters: 12 MiB with gradients, Adam's state, 2 MiB of activations and 4 of their gradients; 10.5
+  // where two ranks divide the state.
+  const auto fit = [&](const std::string& memory, const std::string& more = "") {
+    return run({"fit", "--model.width=65536", "--trainer.devices=2", "--trainer.max_steps=3",
+                "--trainer.strategy={name: auto, memory: " + memory + ", start_method: thread" + more + "}"});
+  };
+  const Outcome roomy = fit("1GiB");
+  ASSERT_EQ(roomy.status, 0) << roomy.err;
+  EXPECT_THAT(roomy.err, HasSubstr("strategy auto: ddp for 2 devices of 1024.0 MiB each, batches of 8 on each"));
+  const Outcome tight = fit("11MiB");
+  ASSERT_EQ(tight.status, 0) << tight.err;
+  EXPECT_THAT(tight.err, HasSubstr("strategy auto: sharded, stage 1 for 2 devices of 11.0 MiB each"));
+  EXPECT_THAT(tight.err, ContainsRegex("\n  ddp +12\\.0 +1\\.5  does not fit: 1\\.0 MiB too much\n"));
+  const Outcome none = fit("3MiB");
+  EXPECT_EQ(none.status, 2);
+  EXPECT_THAT(none.err,
+              HasSubstr("trainer.strategy.memory: nothing fits; got 3.0 MiB on each of 2 devices; the least is"));
+  const Outcome wrong =
+      fit("1GiB", ", cluster: {hosts: 2, devices: 2, intra_gb_s: 1, inter_gb_s: 1, latency_us: 1, flops: 1e9}");
+  EXPECT_EQ(wrong.status, 2);
+  EXPECT_THAT(wrong.err, HasSubstr("got 4 ranks = 2 hosts x 2 devices, and 2 ranks in the run"));
+  EXPECT_THAT(run({"fit", "--print_config", "--trainer.strategy=auto", "--trainer.strategy.memory=24GiB"}).out,
+              ContainsRegex("strategy:[^\n]*\n    name: auto[^\n]*\n    memory: 24GiB"));
+  // What the plan says is measured with what would be chosen.
+  EXPECT_THAT(run({"plan", "--model.width=64", "--trainer.devices=2", "--plan.measure_steps=3",
+                   "--trainer.strategy={name: auto, memory: 1GiB, start_method: thread}"})
+                  .out,
+              ContainsRegex("on a rank of 2.*; predicted: "));
+}
+
+TEST_F(PlanCommand, AChoiceTrainsAsTheStrategyDoesByItsName) {
+  const auto weights = [&](const std::string& strategy, const std::string& folder) {
+    const Outcome fit = run({"fit", "--model.width=64", "--trainer.devices=2", "--trainer.max_steps=3",
+                             "--trainer.strategy=" + strategy, "--trainer.run_dir=" + root_ + "/" + folder,
+                             "--trainer.callbacks=[{model_checkpoint: {save_last: true}}]"});
+    EXPECT_EQ(fit.status, 0) << fit.err;
+    std::ifstream file(root_ + "/" + folder + "/checkpoints/last/model.safetensors");
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  const std::string by_name = weights("{name: ddp, start_method: thread}", "named");
+  EXPECT_FALSE(by_name.empty());
+  EXPECT_TRUE(by_name == weights("{name: auto, memory: 1GiB, start_method: thread}", "chosen"));
 }
 
 TEST_F(PlanCommand, TheHelpHasItsOptions) {
@@ -252,6 +310,8 @@ TEST_F(PlanCommand, MeasuresTheConfiguredTraining) {
   EXPECT_THAT(measured("single_device", "1"), ContainsRegex("measured: at most [0-9.]+ MiB on a rank of 1, without "
                                                             "batches; predicted: [0-9.]+ MiB"));
   EXPECT_THAT(measured("{name: sharded_threads, stage: 2}", "2"), ContainsRegex("on a rank of 2.*; predicted: "));
+  EXPECT_THAT(measured("{replicate: 2, shard: 2, start_method: thread}", "4"),
+              ContainsRegex("on a rank of 4.*; predicted: "));
   EXPECT_THAT(run({"plan", "--plan.measure_steps=1"}).err, HasSubstr("0, or at least 2"));
 }
 

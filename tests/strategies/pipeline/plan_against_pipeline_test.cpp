@@ -39,7 +39,8 @@ struct Reading {
   int64_t parameters = 0;
   int64_t gradients = 0;
   int64_t optimizer = 0;
-  int64_t added = 0;  ///< at most, by the rank's thread
+  int64_t added = 0;    ///< at most, by the rank's thread, until backward ends
+  int64_t by_step = 0;  ///< the same until the optimizer has stepped
 };
 
 class Readings {
@@ -88,7 +89,12 @@ class Planned : public Module {
   }
   void on_after_backward() override {
     if (trainer().global_step() != 2) return;
+    reading_.by_step = reading_.added;
     reading_.added += AccountingAllocator::of_this_thread().peak();
+  }
+  void on_train_batch_end(const StepOutput&, const Batch&, int64_t) override {
+    if (trainer().global_step() != 3) return;
+    reading_.by_step += AccountingAllocator::of_this_thread().peak();
     readings().set(trainer().global_rank(), reading_);
   }
   OptimizerConfigs configure_optimizers() override {
@@ -96,12 +102,19 @@ class Planned : public Module {
   }
 
  private:
+  bool has_parameter(const at::Tensor& tensor) const {
+    const auto own = parameters();
+    return std::ranges::any_of(own, [&](const at::Tensor& parameter) { return parameter.is_same(tensor); });
+  }
   Reading read() {
     Reading reading;
     for (const at::Tensor& parameter : parameters()) {
       reading.parameters += is_released(parameter) ? 0 : static_cast<int64_t>(parameter.storage().nbytes());
       if (parameter.grad().defined()) reading.gradients += static_cast<int64_t>(parameter.grad().nbytes());
     }
+    for (const auto& [name, shard] : trainer().parameter_names().items())
+      if (shard.grad().defined() && !has_parameter(shard))
+        reading.gradients += static_cast<int64_t>(shard.grad().nbytes());
     for (const OptimizerHandle* handle : trainer().optimizers())
       reading.optimizer += bytes_of(optim::optimizer_state_dict(handle->optimizer(), trainer().parameter_names()));
     return reading;
@@ -113,8 +126,19 @@ class Planned : public Module {
 };
 
 DataLoader loader(int64_t batch_size) {
-  const auto x = at::arange(4 * kBatch * kWidth, at::kFloat).sin().reshape({4 * kBatch, kWidth});
+  const auto x = at::arange(8 * kBatch * kWidth, at::kFloat).sin().reshape({8 * kBatch, kWidth});
   return DataLoader(std::make_shared<data::TensorDataset>(Batch{{"x", x}, {"y", x.cos()}}), {.batch_size = batch_size});
+}
+
+/// Trains as a row says, on thread ranks.
+void fit(const PlanRow& row) {
+  TrainerOptions options = quiet(1);
+  options.max_steps = 4;
+  options.devices = static_cast<int>(row.devices());
+  Config strategy = Config::parse("{start_method: thread}", {});
+  strategy.merge(strategy_config(row));
+  options.strategy = Spec<Strategy>(strategy);
+  Trainer(options).fit(make<Planned>(), loader(kBatch));
 }
 
 TrainingNeeds needs_of_a_quarter() {
@@ -184,14 +208,9 @@ TEST(PlanAgainstPipeline, MeasuresTheSequential) {
 TEST(PlanAgainstPipeline, PredictsWhatTheStageThatNeedsMostHolds) {
   AccountingAllocator::install();
   const TrainingNeeds needs = needs_of_a_quarter();
-  const std::vector<PlanRow> rows = plan_memory(needs, 2, int64_t{1} << 30).rows;
-  const auto row = std::find_if(rows.begin(), rows.end(), [](const PlanRow& other) { return other.stages == 2; });
-  ASSERT_NE(row, rows.end());
-  TrainerOptions options = quiet(1);
-  options.max_steps = 4;
-  options.devices = 2;
-  options.strategy = Spec<Strategy>(Config::parse("{name: pipeline_threads, balance_by: parameters}", {}));
-  Trainer(options).fit(make<Planned>(), loader(kBatch));
+  const PlanRow planned = plan_row(needs, int64_t{1} << 30, {.pipeline = 2});
+  const PlanRow* const row = &planned;
+  fit(*row);
 
   // The first stage, which has two micro-batches in flight.
   const Reading measured = readings().of(0);
@@ -203,7 +222,36 @@ TEST(PlanAgainstPipeline, PredictsWhatTheStageThatNeedsMostHolds) {
   // Backward has gradients of activations besides, of one micro-batch and less than of two blocks.
   EXPECT_GE(measured.added, row->activations);
   EXPECT_LE(measured.added, row->activations + 2 * (kBatch / 8) * 9 * kScale);
+  EXPECT_NEAR(static_cast<double>(measured.added), static_cast<double>(row->activations + row->backward),
+              0.03 * static_cast<double>(row->total()));
 }
+
+class PlanAgainstRanksOfAStage : public ::testing::TestWithParam<PlanRow> {};
+
+TEST_P(PlanAgainstRanksOfAStage, PredictsWhatTheyNeed) {
+  AccountingAllocator::install();
+  const TrainingNeeds needs = needs_of_a_quarter();
+  const PlanRow row = plan_row(needs, int64_t{1} << 30, GetParam());
+  fit(row);
+  int64_t most = 0;
+  for (int64_t rank = 0; rank < row.devices(); ++rank) {
+    const Reading measured = readings().of(rank);
+    most = std::max(most, measured.parameters + measured.gradients + measured.optimizer + measured.by_step);
+  }
+  EXPECT_NEAR(static_cast<double>(row.total()), static_cast<double>(most), 0.03 * static_cast<double>(most));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, PlanAgainstRanksOfAStage,
+                         ::testing::Values(PlanRow{.pipeline = 2, .shard = 2, .stage = 1},
+                                           PlanRow{.pipeline = 2, .replicate = 2},
+                                           PlanRow{.pipeline = 3, .schedule = "zero_bubble"},
+                                           PlanRow{.pipeline = 2, .schedule = "interleaved", .chunks = 2}),
+                         [](const auto& tested) {
+                           const PlanRow& row = tested.param;
+                           if (row.schedule == "zero_bubble") return "ZeroBubble";
+                           if (row.schedule == "interleaved") return "Interleaved";
+                           return row.shard > 1 ? "Shards" : "Replicas";
+                         });
 
 }  // namespace
 }  // namespace levin::testing
