@@ -13,17 +13,18 @@
 namespace levin::nn {
 namespace {
 
-constexpr int64_t kWidth = 16;
+constexpr int64_t kCacheWidth = 16;
 constexpr int64_t kLength = 23;
 
 TransformerDecoder decoder(int64_t sliding_window) {
   torch::manual_seed(4);
-  TransformerDecoder made(
-      TransformerStackOptions{
-          .block = {.attention = {.width = kWidth, .heads = 4, .key_value_heads = 2, .sliding_window = sliding_window},
-                    .mlp = {.hidden = 24}},
-          .layers = 2},
-      RotaryEmbedding(RotaryOptions{.dim = 4}));
+  TransformerDecoder made(TransformerStackOptions{.block = {.attention = {.width = kCacheWidth,
+                                                                          .heads = 4,
+                                                                          .key_value_heads = 2,
+                                                                          .sliding_window = sliding_window},
+                                                            .mlp = {.hidden = 24}},
+                                                  .layers = 2},
+                          RotaryEmbedding(RotaryOptions{.dim = 4}));
   made->eval();
   return made;
 }
@@ -55,7 +56,7 @@ TEST(KeyValueCache, GivesWhatAllTokensTogetherGive) {
   const torch::NoGradGuard no_gradients;
   for (const int64_t window : {0, 1, 4, 9, 30}) {
     TransformerDecoder net = decoder(window);
-    const at::Tensor x = torch::randn({3, kLength, kWidth});
+    const at::Tensor x = torch::randn({3, kLength, kCacheWidth});
     const at::Tensor expected = net(x);
     for (const auto& sizes : kSteps)
       for (const int64_t step : {1, 5, 256}) {
@@ -85,7 +86,7 @@ TEST(KeyValueCache, LeavesPaddingOnEitherSideOut) {
   const at::Tensor positions = padded_positions({{0, 0}, {4, 0}, {0, 5}, {2, 3}, {8, 0}}, kPrompt);
   for (const int64_t window : {0, 1, 4, 9, 30}) {
     TransformerDecoder net = decoder(window);
-    const at::Tensor x = torch::randn({positions.size(0), kLength, kWidth});
+    const at::Tensor x = torch::randn({positions.size(0), kLength, kCacheWidth});
     for (const auto& sizes : kSteps) {
       KeyValueCache cache({.step = 4});
       const at::Tensor result = in_steps(net, cache, x, positions, sizes);
@@ -104,7 +105,7 @@ TEST(KeyValueCache, PlainTokensMayComeBeforePaddedOnes) {
   const torch::NoGradGuard no_gradients;
   for (const int64_t window : {0, 4, 9}) {
     TransformerDecoder net = decoder(window);
-    const at::Tensor x = torch::randn({2, kLength, kWidth});
+    const at::Tensor x = torch::randn({2, kLength, kCacheWidth});
     const at::Tensor expected = net(x);
     KeyValueCache cache;
     const at::Tensor positions = torch::arange(kLength);
@@ -119,7 +120,7 @@ TEST(KeyValueCache, RowsAreSelected) {
   const torch::NoGradGuard no_gradients;
   for (const int64_t window : {0, 4}) {
     TransformerDecoder net = decoder(window);
-    const at::Tensor x = torch::randn({3, kLength, kWidth});
+    const at::Tensor x = torch::randn({3, kLength, kCacheWidth});
     const at::Tensor rows = torch::tensor({2, 0, 2, 1});
     const at::Tensor expected = net(x.index_select(0, rows));
     for (const bool is_plain : {true, false}) {
@@ -139,7 +140,7 @@ TEST(KeyValueCache, RowsAreSelected) {
 TEST(KeyValueCache, WindowsKeepNoMoreThanTheyNeed) {
   const torch::NoGradGuard no_gradients;
   TransformerDecoder net = decoder(4);
-  const at::Tensor x = torch::randn({1, kLength, kWidth});
+  const at::Tensor x = torch::randn({1, kLength, kCacheWidth});
   KeyValueCache cache;
   in_steps(net, cache, x, torch::arange(kLength), one_by_one(9, kLength));
   EXPECT_EQ(cache.nbytes(), 2 * /*keys and values*/ 2 * /*heads*/ 2 * /*places*/ 4 * /*head_dim*/ 4 * 4);
@@ -157,7 +158,7 @@ TEST(KeyValueCache, SaysWhatIsWrong) {
       const torch::NoGradGuard no_gradients;
       {
         const KeyValueCache::Step step(cache, positions);
-        net(torch::randn({3, 2, kWidth}), {.positions = positions});
+        net(torch::randn({3, 2, kCacheWidth}), {.positions = positions});
       }
       const KeyValueCache::Step step(cache, positions + 2);
       net(x, {.positions = positions + 2});
@@ -166,12 +167,12 @@ TEST(KeyValueCache, SaysWhatIsWrong) {
     }
     return "";
   };
-  EXPECT_THAT(message(torch::randn({2, 2, kWidth})), ::testing::HasSubstr("got 2 rows, valid: 3"));
-  EXPECT_THAT(message(torch::randn({3, 1, kWidth})), ::testing::HasSubstr("got 1, valid: 2"));
-  EXPECT_EQ(message(torch::randn({3, 2, kWidth})), "");
+  EXPECT_THAT(message(torch::randn({2, 2, kCacheWidth})), ::testing::HasSubstr("got 2 rows, valid: 3"));
+  EXPECT_THAT(message(torch::randn({3, 1, kCacheWidth})), ::testing::HasSubstr("got 1, valid: 2"));
+  EXPECT_EQ(message(torch::randn({3, 2, kCacheWidth})), "");
   KeyValueCache cache;
   const KeyValueCache::Step step(cache, positions);
-  EXPECT_THROW(net(torch::randn({3, 2, kWidth}), {.positions = positions}), Error) << "gradients";
+  EXPECT_THROW(net(torch::randn({3, 2, kCacheWidth}), {.positions = positions}), Error) << "gradients";
   EXPECT_THROW([&] { const KeyValueCache::Step second(cache, positions); }(), Error);
 }
 

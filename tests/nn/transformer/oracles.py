@@ -59,7 +59,7 @@ def write(folder, case, module, run, inputs, rules=(), counted=None):
     tensors = {f"input/{name}": tensor.detach().contiguous() for name, tensor in inputs.items()}
     tensors |= {"output": output.detach(), "input/slope": slope, "gradient/x": x.grad}
     if counted is not None:
-        tensors["counted"] = counted
+        tensors["counted"] = counted.clone()
     for name, parameter in module.named_parameters():
         for new, tensor in renamed(name, parameter.detach(), rules):
             tensors["weight/" + new] = tensor.clone().contiguous()

@@ -2,6 +2,7 @@
 
 #include "../../support/tiny.h"
 
+#include <levin/core/base/seed.h>
 #include <levin/core/nn/sequential.h>
 #include <levin/core/nn/transformer/transformer_stack.h>
 #include <levin/core/optim/sgd.h>
@@ -19,16 +20,16 @@ namespace levin {
 namespace {
 
 constexpr int64_t kWords = 11;
-constexpr int64_t kWidth = 16;
+constexpr int64_t kModelWidth = 16;
 
 nn::TransformerBlockOptions llama_block(double dropout = 0) {
-  return {.attention = {.width = kWidth, .heads = 4, .key_value_heads = 2, .causal = true},
+  return {.attention = {.width = kModelWidth, .heads = 4, .key_value_heads = 2, .causal = true},
           .mlp = {.hidden = 24},
           .dropout = dropout};
 }
 
 struct WordsImpl : torch::nn::Module {
-  WordsImpl() { words = register_module("words", torch::nn::Embedding(kWords, kWidth)); }
+  WordsImpl() { words = register_module("words", torch::nn::Embedding(kWords, kModelWidth)); }
   std::tuple<at::Tensor, at::Tensor, at::Tensor> forward(const at::Tensor& tokens, const at::Tensor& positions,
                                                          const at::Tensor& targets) {
     return {words(tokens), positions, targets};
@@ -45,8 +46,8 @@ class ChainModule : public Module {
     Sequential net;
     net->push_back(Words());
     for (int i = 0; i < 3; ++i) net->push_back(nn::DecoderLayer(llama_block(), rotary));
-    net->push_back(nn::RMSNorm(kWidth));
-    net->push_back(torch::nn::Linear(torch::nn::LinearOptions(kWidth, kWords).bias(false)));
+    net->push_back(nn::RMSNorm(kModelWidth));
+    net->push_back(torch::nn::Linear(torch::nn::LinearOptions(kModelWidth, kWords).bias(false)));
     net_ = register_module("net", net);
   }
   StepOutput training_step(const Batch& batch, int64_t) override {
@@ -74,7 +75,7 @@ class StackModule : public Module {
     options.block.cross_attention = true;
     options.block.attention.query_key_norm = nn::QueryKeyNorm::kHead;
     decoder_ = register_module("decoder", nn::TransformerDecoder(options));
-    words_ = register_module("words", torch::nn::Embedding(kWords, kWidth));
+    words_ = register_module("words", torch::nn::Embedding(kWords, kModelWidth));
   }
   StepOutput training_step(const Batch& batch, int64_t) override {
     const at::Tensor memory = encoder_(words_(batch["next"]));
