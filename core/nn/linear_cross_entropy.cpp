@@ -23,6 +23,7 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <optional>
 #include <utility>
 
 namespace levin::nn::functional {
@@ -81,8 +82,9 @@ class ChunkLoss {
     const int64_t rows = logits.size(0);
     const LinearCrossEntropyOptions& options = problem_.options;
     const at::Tensor targets = problem_.target.narrow(0, begin, rows);
-    const at::Tensor counted = targets != options.ignore_index;
-    const at::Tensor places = targets.masked_fill(counted.logical_not(), 0).unsqueeze(1);
+    const at::Tensor is_counted = targets != options.ignore_index;
+    const at::Tensor places = targets.masked_fill(is_counted.logical_not(), 0).unsqueeze(1);
+    const at::Tensor counted = is_counted.to(logits.scalar_type());  // bools times a double would be float32
     const at::Tensor weights = row_weights_.narrow(0, begin, rows);
 
     const at::Tensor largest = logits.amax(1, /*keepdim=*/true);
@@ -210,15 +212,16 @@ std::vector<at::Tensor> listed(const Gradients& gradients) {
   return {gradients.input, gradients.weight, gradients.bias};
 }
 
+std::optional<at::Tensor> optional_of(const at::Tensor& tensor) {
+  return tensor.defined() ? std::optional<at::Tensor>(tensor) : std::nullopt;
+}
+
 /// As LibTorch has it, with all logits: for gradients of gradients.
 at::Tensor plain_loss(const Problem& problem) {
   const LinearCrossEntropyOptions& options = problem.options;
   at::Tensor logits = at::linear(problem.input, problem.weight, problem.bias);
   logits = logits.to(logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
-  const auto optional = [](const at::Tensor& tensor) {
-    return tensor.defined() ? std::optional<at::Tensor>(tensor) : std::nullopt;
-  };
-  at::Tensor loss = at::cross_entropy_loss(logits, problem.target, optional(problem.class_weights),
+  at::Tensor loss = at::cross_entropy_loss(logits, problem.target, optional_of(problem.class_weights),
                                            options.sum ? at::Reduction::Sum : at::Reduction::Mean, options.ignore_index,
                                            options.label_smoothing);
   if (options.z_loss > 0) {
@@ -246,14 +249,15 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
   }
 
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const at::Tensor& weight,
-                            const at::Tensor& bias, const at::Tensor& class_weights, const at::Tensor& target,
-                            const LinearCrossEntropyOptions& options, bool records) {
+                            const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& class_weights,
+                            const at::Tensor& target, const LinearCrossEntropyOptions& options, bool records) {
     const at::NoGradGuard no_gradients;
-    const Problem problem{input, weight, bias, class_weights, target, options};
+    const Problem problem{input,  weight, bias.value_or(at::Tensor()), class_weights.value_or(at::Tensor()),
+                          target, options};
     const Wanted wanted = records ? wanted_of(problem) : Wanted{};
     Gradients gradients;
     const at::Tensor loss = compute(problem, wanted, gradients);
-    context->save_for_backward({input, weight, bias, class_weights, target});
+    context->save_for_backward({input, weight, problem.bias, problem.class_weights, target});
     auto& data = context->saved_data;
     data["ignore_index"] = options.ignore_index;
     data["label_smoothing"] = options.label_smoothing;
@@ -338,8 +342,9 @@ at::Tensor linear_cross_entropy(const at::Tensor& input, const at::Tensor& weigh
   }
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(
       at::autocast::get_autocast_dispatch_key_from_device_type(device));
-  const at::Tensor loss = LinearCrossEntropy::apply(rows, classes, bias, options.class_weights, target.reshape({-1}),
-                                                    options, at::GradMode::is_enabled());
+  const at::Tensor loss =
+      LinearCrossEntropy::apply(rows, classes, optional_of(bias), optional_of(options.class_weights),
+                                target.reshape({-1}), options, at::GradMode::is_enabled());
   return loss;
 }
 

@@ -159,12 +159,18 @@ TEST(LinearCrossEntropy, GradientsHaveGradients) {
 TEST(LinearCrossEntropy, AutocastMultipliesInItsType) {
   const Given given(at::kFloat);
   const auto run = [&](const auto& compute) {
-    at::autocast::set_autocast_enabled(at::kCPU, true);
-    at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
-    const at::Tensor loss = compute();
-    at::autocast::clear_cache();
-    at::autocast::set_autocast_enabled(at::kCPU, false);
-    return loss;
+    struct Enabled {
+      Enabled() {
+        at::autocast::set_autocast_enabled(at::kCPU, true);
+        at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+      }
+      ~Enabled() {
+        at::autocast::clear_cache();
+        at::autocast::set_autocast_enabled(at::kCPU, false);
+      }
+    };
+    const Enabled enabled;
+    return compute();
   };
   const at::Tensor expected = run([&] { return plain(given, {}); });
   const at::Tensor loss = run([&] { return linear_cross_entropy(given.input, given.weight, given.target); });

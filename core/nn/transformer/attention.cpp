@@ -7,6 +7,7 @@
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
+#include <c10/util/StringUtil.h>
 #include <fmt/format.h>
 
 #include <utility>
@@ -32,6 +33,15 @@ AttentionOptions checked(AttentionOptions options) {
   if (options.memory_width == 0) options.memory_width = options.width;
   if (options.initial_output_std == 0) options.initial_output_std = options.initial_std;
   return options;
+}
+
+/// Other sizes would be broadcast to more tokens than there are.
+void check_positions(const at::Tensor& positions, const at::Tensor& x) {
+  const bool fits = (positions.dim() == 1 || (positions.dim() == 2 && positions.size(0) == x.size(0))) &&
+                    positions.size(-1) == x.size(1);
+  if (!fits)
+    throw Error("nn", fmt::format("positions are [T] or [N, T] of x [N, T, width]; got {} for {}",
+                                  c10::str(positions.sizes()), c10::str(x.sizes())));
 }
 
 RMSNorm make_norm(const AttentionOptions& options, int64_t heads) {
@@ -67,6 +77,7 @@ at::Tensor AttentionBase::forward(const at::Tensor& x, const AttentionInputs& in
   const at::Tensor& source = is_cross ? inputs.memory : x;
   at::Tensor positions = inputs.positions;
   if (!positions.defined()) positions = at::arange(x.size(1), x.options().dtype(at::kLong));
+  check_positions(positions, x);
 
   const auto by_head = [&](at::Tensor projected, RMSNorm& norm) {
     if (norm && options_.query_key_norm == QueryKeyNorm::kProjection) projected = norm(projected);

@@ -17,6 +17,15 @@
 namespace levin::nn {
 namespace {
 
+/// Which layers have the `sliding_window`, where `layer_types` says nothing.
+enum class Windows {
+  kNone,
+  kAll,
+  kPattern,       ///< all but each sixth, `sliding_window_pattern`
+  kAfter,         ///< with `use_sliding_window`, those from `max_window_layers` on
+  kWhereUnturned  ///< with `use_sliding_window`, those without a rotary embedding
+};
+
 /// What transformers' class of a `model_type` has where the file says nothing, and what it never says.
 struct Family {
   double norm_eps = 1e-6;
@@ -26,7 +35,9 @@ struct Family {
   bool has_bias = false;           ///< of queries, keys and values alone
   bool has_optional_bias = false;  ///< `attention_bias`, of the output too
   bool has_mlp_bias = false;       ///< `mlp_bias`
-  bool always_slides = false;      ///< `sliding_window` is of all layers where it is given
+  Windows windows = Windows::kNone;
+  int64_t window = 0;           ///< 0: none
+  int64_t key_value_heads = 0;  ///< 0: as many as of queries
   QueryKeyNorm query_key_norm = QueryKeyNorm::kNone;
   NormPlacement norm_placement = NormPlacement::kPre;
 };
@@ -38,19 +49,34 @@ const std::map<std::string, Family>& families() {
         .head_dim = 256,
         .tie_embeddings = true,
         .has_optional_bias = true,
+        .windows = Windows::kPattern,
+        .window = 4096,
+        .key_value_heads = 4,
         .query_key_norm = QueryKeyNorm::kHead,
         .norm_placement = NormPlacement::kBoth}},
       {"gpt2", {.norm_eps = 1e-5, .tie_embeddings = true}},
       {"llama", {.has_optional_bias = true, .has_mlp_bias = true}},
-      {"mistral", {.always_slides = true}},
+      {"mistral", {.windows = Windows::kAll, .window = 4096, .key_value_heads = 8}},
       {"olmo2",
        {.norm_eps = 1e-5,
         .has_optional_bias = true,
         .query_key_norm = QueryKeyNorm::kProjection,
         .norm_placement = NormPlacement::kOutput}},
-      {"qwen2", {.has_bias = true}},
-      {"qwen3", {.head_dim = 128, .has_optional_bias = true, .query_key_norm = QueryKeyNorm::kHead}},
-      {"smollm3", {.theta = 2'000'000, .tie_embeddings = true, .has_optional_bias = true, .has_mlp_bias = true}},
+      {"qwen2", {.has_bias = true, .windows = Windows::kAfter, .window = 4096, .key_value_heads = 32}},
+      {"qwen3",
+       {.head_dim = 128,
+        .has_optional_bias = true,
+        .windows = Windows::kAfter,
+        .window = 4096,
+        .key_value_heads = 32,
+        .query_key_norm = QueryKeyNorm::kHead}},
+      {"smollm3",
+       {.theta = 2'000'000,
+        .tie_embeddings = true,
+        .has_optional_bias = true,
+        .has_mlp_bias = true,
+        .windows = Windows::kWhereUnturned,
+        .key_value_heads = 4}},
   };
   return all;
 }
@@ -61,16 +87,19 @@ const std::set<std::string_view>& passed_over() {
                                                "architectures",
                                                "attn_implementation",
                                                "_attn_implementation",
+                                               "_sliding_window_pattern",
                                                "bos_token_id",
                                                "cache_implementation",
                                                "chunk_size_feed_forward",
                                                "decoder_start_token_id",
+                                               "do_sample",
                                                "dtype",
                                                "eos_token_id",
                                                "id2label",
                                                "is_decoder",
                                                "is_encoder_decoder",
                                                "label2id",
+                                               "max_length",
                                                "model_type",
                                                "n_ctx",
                                                "output_attentions",
@@ -86,7 +115,10 @@ const std::set<std::string_view>& passed_over() {
                                                "summary_type",
                                                "summary_use_proj",
                                                "task_specific_params",
+                                               "temperature",
                                                "tokenizer_class",
+                                               "top_k",
+                                               "top_p",
                                                "torch_dtype",
                                                "transformers_version",
                                                "unsloth_fixed",
@@ -136,15 +168,14 @@ class Reader {
   /// Throws where something is there that changes what a model computes and that nobody asked for.
   void refuse_rest(const std::string& family) const {
     for (const auto& entry : config_.entries()) {
-      const bool is_off = entry.value.is_null() || (entry.value.is_scalar() && entry.value.text() == "false");
-      if (is_off || asked_.contains(entry.key) || passed_over().contains(entry.key)) continue;
+      if (is_off(entry.value) || asked_.contains(entry.key) || passed_over().contains(entry.key)) continue;
       throw ConfigError(fmt::format("{}: '{}' is not supported for model_type '{}'; got {}; valid: {}", path_,
                                     entry.key, family, entry.value.describe(), join(asked())));
     }
   }
-  void refuse_if_set(std::string_view key, std::string_view what) {
-    const Config* const found = find(key);
-    if (found != nullptr && found->text() != "false")
+  void refuse_if_set(std::string_view key, std::string_view what) const {
+    const Config* const found = config_.find(key);
+    if (found != nullptr && !is_off(*found))
       fail(key, fmt::format("{} is not supported; got {}", what, found->describe()));
   }
   [[noreturn]] void fail(std::string_view key, const std::string& what) const {
@@ -153,6 +184,7 @@ class Reader {
   std::string path_of(std::string_view key) const { return fmt::format("{}: {}", path_, key); }
 
  private:
+  static bool is_off(const Config& value) { return value.is_null() || (value.is_scalar() && value.text() == "false"); }
   std::vector<std::string> asked() const { return {asked_.begin(), asked_.end()}; }
 
   const Config& config_;
@@ -194,7 +226,9 @@ RotaryOptions rotary_of(const Config* config, const std::string& path, double th
     reader.fail("rope_type", fmt::format("is not supported; got '{}'{}", type, valid_names_hint(type, names)));
   }
   options.scaling = found->second;
-  options.factor = reader.get<double>("factor", 1.0);
+  const auto factor = reader.get<double>("factor");
+  if (!factor && options.scaling != RotaryScaling::kNone) reader.fail("factor", "is missing");
+  options.factor = factor.value_or(1.0);
   options.max_position = max_positions;
   options.original_max_position = reader.get<int64_t>("original_max_position_embeddings", max_positions);
   options.low_freq_factor = reader.get<double>("low_freq_factor", 1.0);
@@ -209,8 +243,12 @@ RotaryOptions rotary_of(const Config* config, const std::string& path, double th
   return options;
 }
 
-/// By layer, whether it has the sliding window.
-std::vector<bool> sliding_layers(Reader& reader, const std::string& family, int64_t layers) {
+/// By layer, whether it has the sliding window. `has_rotary`: by layer; empty: all have.
+std::vector<bool> sliding_layers(Reader& reader, const Family& family, int64_t layers,
+                                 const std::vector<bool>& has_rotary) {
+  const int64_t pattern = family.windows == Windows::kPattern ? reader.size("sliding_window_pattern", 6) : 1;
+  const bool has_switch = family.windows == Windows::kAfter || family.windows == Windows::kWhereUnturned;
+  const int64_t first = has_switch ? reader.get<int64_t>("max_window_layers", 28) : 0;
   std::vector<bool> slides;
   if (const Config* const types = reader.find("layer_types"); types != nullptr) {
     for (const Config& type : types->items()) {
@@ -223,11 +261,38 @@ std::vector<bool> sliding_layers(Reader& reader, const std::string& family, int6
       reader.fail("layer_types", fmt::format("has an entry for each layer; got {} for {}", slides.size(), layers));
     return slides;
   }
-  const int64_t pattern = reader.get<int64_t>("sliding_window_pattern", 6);
-  const int64_t first = reader.get<int64_t>("max_window_layers", family == "qwen2" || family == "qwen3" ? 28 : 0);
-  for (int64_t layer = 0; layer < layers; ++layer)
-    slides.push_back(family == "gemma3_text" ? (layer + 1) % std::max<int64_t>(pattern, 1) != 0 : layer >= first);
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    switch (family.windows) {
+      case Windows::kNone:
+      case Windows::kAll:
+        slides.push_back(family.windows == Windows::kAll);
+        break;
+      case Windows::kPattern:
+        slides.push_back((layer + 1) % pattern != 0);
+        break;
+      case Windows::kAfter:
+        slides.push_back(layer >= first);
+        break;
+      case Windows::kWhereUnturned:
+        slides.push_back(!has_rotary.at(static_cast<size_t>(layer)));
+        break;
+    }
+  }
   return slides;
+}
+
+/// Of SmolLM 3, by layer, whether it has a rotary embedding.
+std::vector<bool> rotary_layers(Reader& reader, int64_t layers) {
+  const int64_t interval = reader.size("no_rope_layer_interval", 4);
+  const Config* const list = reader.find("no_rope_layers");
+  if (list != nullptr && static_cast<int64_t>(list->items().size()) < layers)
+    reader.fail("no_rope_layers",
+                fmt::format("has an entry for each layer; got {} for {}", list->items().size(), layers));
+  std::vector<bool> rotates;
+  for (int64_t layer = 0; layer < layers; ++layer)
+    rotates.push_back(list != nullptr ? list->items()[static_cast<size_t>(layer)].text() == "1"
+                                      : (layer + 1) % interval != 0);
+  return rotates;
 }
 
 LanguageModelOptions gpt2_options(Reader& reader) {
@@ -267,9 +332,9 @@ LanguageModelOptions gpt2_options(Reader& reader) {
 LanguageModelOptions llama_options(Reader& reader, const std::string& name, const Family& family) {
   LanguageModelOptions options{.family = name};
   const bool is_gemma = name == "gemma3_text";
+  options.vocabulary = reader.size("vocab_size");
   const int64_t width = reader.size("hidden_size");
   const int64_t heads = reader.size("num_attention_heads");
-  options.vocabulary = reader.size("vocab_size");
   options.layers = reader.size("num_hidden_layers");
   options.max_positions = reader.get<int64_t>("max_position_embeddings", 0);
   options.initial_std = reader.get<double>("initializer_range", 0.02);
@@ -279,7 +344,8 @@ LanguageModelOptions llama_options(Reader& reader, const std::string& name, cons
   AttentionOptions& attention = options.block.attention;
   attention.width = width;
   attention.heads = heads;
-  attention.key_value_heads = reader.size("num_key_value_heads", heads);
+  const bool leaves_heads_out = family.key_value_heads > 0 && !reader.has("num_key_value_heads");
+  attention.key_value_heads = reader.size("num_key_value_heads", leaves_heads_out ? family.key_value_heads : heads);
   attention.head_dim =
       reader.size("head_dim", family.head_dim > 0 ? family.head_dim : std::max<int64_t>(width / heads, 1));
   attention.bias = family.has_bias;
@@ -299,14 +365,16 @@ LanguageModelOptions llama_options(Reader& reader, const std::string& name, cons
   options.block.norm_placement = family.norm_placement;
   options.block.norm_weight_is_offset = is_gemma;
 
-  // A window of null is none.
-  const int64_t window = reader.get<int64_t>("sliding_window", reader.has("sliding_window") ? 0 : 4096);
-  const bool uses_window = family.always_slides || is_gemma || reader.get<bool>("use_sliding_window", false);
-  const std::vector<bool> slides = sliding_layers(reader, name, options.layers);
-  if (window > 0 && uses_window) {
-    attention.sliding_window = window;
-    options.has_sliding_window = slides;
-    if (family.always_slides) options.has_sliding_window.clear();
+  if (name == "smollm3") options.has_rotary = rotary_layers(reader, options.layers);
+  const std::vector<bool> slides = sliding_layers(reader, family, options.layers, options.has_rotary);
+  if (family.windows != Windows::kNone) {
+    // A window of null is none.
+    const int64_t window = reader.get<int64_t>("sliding_window", reader.has("sliding_window") ? 0 : family.window);
+    const bool has_switch = family.windows == Windows::kAfter || family.windows == Windows::kWhereUnturned;
+    if (window > 0 && (!has_switch || reader.get<bool>("use_sliding_window", false))) {
+      attention.sliding_window = window;
+      if (family.windows != Windows::kAll) options.has_sliding_window = slides;
+    }
   }
 
   const Config* parameters = reader.find("rope_parameters");
@@ -326,15 +394,6 @@ LanguageModelOptions llama_options(Reader& reader, const std::string& name, cons
   options.rotary = rotary(parameters != nullptr ? parameters : scaling, theta);
   if (is_gemma) options.sliding_rotary = rotary(local, local_theta);
 
-  if (name == "smollm3") {
-    const int64_t interval = reader.get<int64_t>("no_rope_layer_interval", 4);
-    const Config* const layers = reader.find("no_rope_layers");
-    for (int64_t layer = 0; layer < options.layers; ++layer) {
-      const bool in_list = layers != nullptr && layer < static_cast<int64_t>(layers->items().size());
-      options.has_rotary.push_back(in_list ? layers->items()[static_cast<size_t>(layer)].text() == "1"
-                                           : (layer + 1) % std::max<int64_t>(interval, 1) != 0);
-    }
-  }
   reader.refuse_if_set("final_logit_softcapping", "soft-capping of logits");
   reader.refuse_if_set("attn_logit_softcapping", "soft-capping of attention");
   reader.refuse_if_set("use_bidirectional_attention", "attention to later tokens");
@@ -356,7 +415,7 @@ LanguageModelOptions language_model_options(const Config& config, const std::str
   std::vector<std::string> known;
   for (const auto& [name, _] : families()) known.push_back(name);
   for (const std::string_view part : {"vision_config", "audio_config", "text_config"})
-    if (reader.find(part) != nullptr)
+    if (config.find(part) != nullptr)
       reader.fail(part, fmt::format("is not supported: the model sees or hears; valid: text models alone, of "
                                     "model_type {}",
                                     join(known)));

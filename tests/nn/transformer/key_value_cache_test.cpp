@@ -152,7 +152,7 @@ TEST(KeyValueCache, WindowsKeepNoMoreThanTheyNeed) {
 TEST(KeyValueCache, SaysWhatIsWrong) {
   TransformerDecoder net = decoder(0);
   const at::Tensor positions = torch::arange(2);
-  const auto message = [&](const at::Tensor& x) -> std::string {
+  const auto message = [&](const at::Tensor& x, const at::Tensor& own) -> std::string {
     KeyValueCache cache;
     try {
       const torch::NoGradGuard no_gradients;
@@ -161,15 +161,17 @@ TEST(KeyValueCache, SaysWhatIsWrong) {
         net(torch::randn({3, 2, kCacheWidth}), {.positions = positions});
       }
       const KeyValueCache::Step step(cache, positions + 2);
-      net(x, {.positions = positions + 2});
+      net(x, {.positions = own});
     } catch (const Error& error) {
       return error.what();
     }
     return "";
   };
-  EXPECT_THAT(message(torch::randn({2, 2, kCacheWidth})), ::testing::HasSubstr("got 2 rows, valid: 3"));
-  EXPECT_THAT(message(torch::randn({3, 1, kCacheWidth})), ::testing::HasSubstr("got 1, valid: 2"));
-  EXPECT_EQ(message(torch::randn({3, 2, kCacheWidth})), "");
+  EXPECT_THAT(message(torch::randn({2, 2, kCacheWidth}), positions + 2), ::testing::HasSubstr("got 2 rows, valid: 3"));
+  EXPECT_THAT(message(torch::randn({3, 1, kCacheWidth}), torch::tensor({2})), ::testing::HasSubstr("got 1, valid: 2"));
+  EXPECT_THAT(message(torch::randn({3, 1, kCacheWidth}), positions + 2),
+              ::testing::HasSubstr("positions are [T] or [N, T] of x [N, T, width]; got [2] for [3, 1, 16]"));
+  EXPECT_EQ(message(torch::randn({3, 2, kCacheWidth}), positions + 2), "");
   KeyValueCache cache;
   const KeyValueCache::Step step(cache, positions);
   EXPECT_THROW(net(torch::randn({3, 2, kCacheWidth}), {.positions = positions}), Error) << "gradients";

@@ -38,10 +38,15 @@ struct WordsImpl : torch::nn::Module {
 };
 LEVIN_UNIT(Words);
 
+struct ChainOptions {
+  bool with_documents = false;
+};
+
 /// Layers that carry positions, in a chain that a pipeline cuts.
 class ChainModule : public Module {
  public:
-  explicit ChainModule(bool with_documents) : with_documents_(with_documents) {
+  using Options = ChainOptions;
+  explicit ChainModule(const Options& options) : with_documents_(options.with_documents) {
     const nn::RotaryEmbedding rotary(nn::RotaryOptions{.dim = 4});
     Sequential net;
     net->push_back(Words());
@@ -66,11 +71,16 @@ class ChainModule : public Module {
   bool with_documents_;
 };
 
+struct StackOptions {
+  double dropout = 0;
+};
+
 /// A stack in one unit, with a memory, over an encoder's.
 class StackModule : public Module {
  public:
-  explicit StackModule(double dropout) {
-    nn::TransformerStackOptions options{.block = llama_block(dropout), .layers = 2};
+  using Options = StackOptions;
+  explicit StackModule(const Options& given) {
+    nn::TransformerStackOptions options{.block = llama_block(given.dropout), .layers = 2};
     encoder_ = register_module("encoder", nn::TransformerEncoder(options));
     options.block.cross_attention = true;
     options.block.attention.query_key_norm = nn::QueryKeyNorm::kHead;
@@ -98,7 +108,7 @@ template <class M, class Argument>
 std::vector<at::Tensor> train(const std::string& strategy, int64_t ranks, Argument argument,
                               const std::string& checkpointed = "") {
   seed_everything(7);
-  const auto module = std::make_shared<M>(argument);
+  const auto module = make<M>({argument});
   const at::Tensor tokens = torch::arange(16 * 9).mul(7).remainder(kWords).view({16, 9});
   const auto dataset = std::make_shared<data::TensorDataset>(
       Batch{{"tokens", tokens}, {"next", tokens.add(3).mul(5).remainder(kWords)}});
