@@ -147,6 +147,7 @@
 #include <levin/core/metrics/running_mean.h>
 #include <levin/core/metrics/stacked_values.h>
 #include <levin/core/metrics/text_scores.h>
+#include <levin/core/models/causal_lm.h>
 #include <levin/core/models/language_model_files.h>
 #include <levin/core/nn/activation_checkpointing.h>
 #include <levin/core/nn/checkpoint.h>

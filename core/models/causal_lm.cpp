@@ -5,6 +5,8 @@
 #include <levin/core/nn/transformer/language_model_config.h>
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros_like.h>
 
 namespace levin {
 namespace {
@@ -32,9 +34,11 @@ CausalLm::CausalLm(const Options& options) {
 
 StepOutput CausalLm::step(const Batch& batch, const std::string& name) {
   const at::Tensor& next = batch["next"];
-  const at::Tensor loss = model_->loss(batch["tokens"], next, positions_of(batch));
+  const at::Tensor count = next.ne(-100).sum();
+  at::Tensor loss = model_->loss(batch["tokens"], next, positions_of(batch));
+  loss = at::where(count > 0, loss, at::zeros_like(loss));  // the mean of nothing is NaN, which other ranks would get
   log(name, loss, {.prog_bar = true});
-  return StepOutput({.loss = loss, .weight = next.ne(-100).sum()});
+  return StepOutput({.loss = loss, .weight = count});
 }
 
 StepOutput CausalLm::training_step(const Batch& batch, int64_t /*batch_idx*/) { return step(batch, "train_loss"); }

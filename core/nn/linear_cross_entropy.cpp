@@ -16,6 +16,7 @@
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -150,8 +151,10 @@ at::Tensor compute(const Problem& problem, const Wanted& wanted, Gradients& grad
   if (problem.class_weights.defined())
     row_weights = row_weights *
                   problem.class_weights.to(type).index_select(0, problem.target.masked_fill(counted.logical_not(), 0));
-  const at::Tensor one = at::ones_like(row_weights.sum());
-  const at::Tensor scale = options.sum ? one : row_weights.sum().reciprocal();
+  const at::Tensor total = row_weights.sum();
+  const at::Tensor one = at::ones_like(total);
+  // Where nothing counts the gradients are zeros.
+  const at::Tensor scale = options.sum ? one : total.reciprocal().masked_fill(total == 0, 0);
 
   const bool on_cpu = input.device().is_cpu();
   int64_t chunk = options.chunk > 0 ? options.chunk : kChunkElements / classes;
@@ -160,7 +163,7 @@ at::Tensor compute(const Problem& problem, const Wanted& wanted, Gradients& grad
 
   ChunkLoss chunk_loss(problem, row_weights, scale, wanted.any());
   if (options.z_loss > 0)
-    chunk_loss.set_z_scale(options.z_loss * (options.sum ? one : counted.sum().to(type).reciprocal()));
+    chunk_loss.set_z_scale(options.z_loss * (options.sum ? one : counted.sum().clamp_min(1).to(type).reciprocal()));
 
   if (wanted.input) gradients.input = at::empty_like(input);
   if (wanted.weight) gradients.weight = at::zeros(weight.sizes(), sums);
@@ -170,10 +173,6 @@ at::Tensor compute(const Problem& problem, const Wanted& wanted, Gradients& grad
   for (int64_t begin = 0; begin < rows; begin += chunk) {
     const int64_t count = std::min(chunk, rows - begin);
     const at::Tensor inputs = input.narrow(0, begin, count);
-    if (on_cpu && !counted.narrow(0, begin, count).any().item<bool>()) {
-      if (wanted.input) gradients.input.narrow(0, begin, count).zero_();
-      continue;
-    }
     at::Tensor logits = buffer.narrow(0, 0, count);
     if (is_converted)
       logits.copy_(at::mm(inputs, weight.t()));
@@ -198,7 +197,7 @@ at::Tensor compute(const Problem& problem, const Wanted& wanted, Gradients& grad
   }
   if (wanted.weight) gradients.weight = gradients.weight.to(weight.scalar_type());
   if (wanted.bias) gradients.bias = gradients.bias.to(problem.bias.scalar_type());
-  if (!options.sum && rows > 0) loss = loss + row_weights.sum() * 0 / row_weights.sum();  // NaN where none counts
+  if (!options.sum) loss = loss + total * 0 / total;  // NaN where nothing counts
   return loss;
 }
 
@@ -317,11 +316,14 @@ void check(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& 
   if (options.label_smoothing < 0 || options.label_smoothing > 1 || options.z_loss < 0)
     fail(fmt::format("label_smoothing is from 0 to 1 and z_loss 0 or above; got {} and {}", options.label_smoothing,
                      options.z_loss));
+}
+
+/// Throws where there is a target that is no class. Looks at values, and so is asked where the kernels have thrown.
+void check_classes(const at::Tensor& target, int64_t classes, int64_t ignore_index) {
   if (!target.device().is_cpu()) return;
-  const at::Tensor is_wrong =
-      (target < 0).logical_or_(target >= weight.size(0)).logical_and_(target != options.ignore_index);
+  const at::Tensor is_wrong = (target < 0).logical_or_(target >= classes).logical_and_(target != ignore_index);
   if (is_wrong.any().item<bool>())
-    throw_no_such_class(target.masked_select(is_wrong)[0].item<int64_t>(), weight.size(0), options.ignore_index);
+    throw_no_such_class(target.masked_select(is_wrong)[0].item<int64_t>(), classes, ignore_index);
 }
 
 }  // namespace
@@ -342,10 +344,13 @@ at::Tensor linear_cross_entropy(const at::Tensor& input, const at::Tensor& weigh
   }
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(
       at::autocast::get_autocast_dispatch_key_from_device_type(device));
-  const at::Tensor loss =
-      LinearCrossEntropy::apply(rows, classes, optional_of(bias), optional_of(options.class_weights),
-                                target.reshape({-1}), options, at::GradMode::is_enabled());
-  return loss;
+  try {
+    return LinearCrossEntropy::apply(rows, classes, optional_of(bias), optional_of(options.class_weights),
+                                     target.reshape({-1}), options, at::GradMode::is_enabled());
+  } catch (const c10::Error&) {
+    check_classes(target, weight.size(0), options.ignore_index);
+    throw;
+  }
 }
 
 }  // namespace levin::nn::functional

@@ -189,8 +189,10 @@ TEST(LinearCrossEntropy, NothingToCountIsTheMeanOfNothing) {
   const at::Tensor none = at::full({kRows}, -100, at::kLong);
   const at::Tensor loss = linear_cross_entropy(given.input, given.weight, none);
   EXPECT_TRUE(loss.isnan().item<bool>()) << "as LibTorch's";
-  for (const at::Tensor& gradient : gradients(loss, {given.input, given.weight}))
-    EXPECT_TRUE(gradient.eq(0).all().item<bool>());
+  for (const double z_loss : {0.0, 0.1})
+    for (const at::Tensor& gradient : gradients(
+             linear_cross_entropy(given.input, given.weight, none, {.z_loss = z_loss}), {given.input, given.weight}))
+      EXPECT_TRUE(gradient.eq(0).all().item<bool>()) << z_loss;
   EXPECT_EQ(linear_cross_entropy(given.input, given.weight, none, {.sum = true}).item<double>(), 0);
 }
 
