@@ -97,12 +97,12 @@ TEST_F(CausalLmTest, TrainsAlikeUnderAllStrategies) {
 
 TEST_F(CausalLmTest, RecordedAndCheckpointedStepsAreOrdinaryOnes) {
   const auto required = parse_options<TrainerOptions>(Config::parse("graph: required", {}), "").graph;
-  for (const auto& [family, _] : kFamilies) {
+  for (const std::string family : {"gemma", "gpt2"}) {
     SCOPED_TRACE(family);
     const std::string folder = folder_of(family);
     const auto run = [&](const std::function<void(TrainerOptions&)>& change) {
       return run_lm(folder, "single_device", 1, true, [&](TrainerOptions& options) {
-        options.max_epochs = 5;
+        options.max_epochs = 4;
         change(options);
       });
     };

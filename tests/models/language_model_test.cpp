@@ -14,6 +14,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,8 +50,9 @@ class LanguageModelFiles : public ::testing::Test {
 TEST_F(LanguageModelFiles, ComputeWhatTransformersComputesAndGoBack) {
   python("make");
   if (HasFatalFailure()) return;
-  for (const std::string name : {"llama2", "llama3", "llama_biases", "smollm", "smollm3", "mistral", "mistral_all",
-                                 "qwen2", "qwen2_sliding", "qwen3", "olmo2", "gemma3", "gpt2"}) {
+  for (const std::string name :
+       {"llama2", "llama3", "llama_biases", "smollm", "smollm3", "smollm3_sliding", "mistral", "mistral_all", "qwen2",
+        "qwen2_sliding", "qwen3", "olmo2", "gemma3", "gemma3_scaled", "gpt2"}) {
     SCOPED_TRACE(name);
     const std::string folder = folder_ + "/" + name;
     nn::CausalLanguageModel model = load_language_model(folder);
@@ -84,6 +87,43 @@ TEST_F(LanguageModelFiles, ComputeWhatTransformersComputesAndGoBack) {
     save_language_model(model, folder + "/back", folder + "/config.json");
   }
   python("check");
+
+  // What older files leave out, or call otherwise.
+  const auto older = [&](const std::string& name, const std::function<void(Config&)>& change) {
+    Config config = Config::load(folder_ + "/" + name + "/config.json");
+    change(config);
+    const nn::LanguageModelOptions newer = nn::language_model_options(folder_ + "/" + name);
+    const nn::LanguageModelOptions result = nn::language_model_options(config, name);
+    EXPECT_EQ(result.has_sliding_window, newer.has_sliding_window) << name;
+    EXPECT_EQ(result.has_rotary, newer.has_rotary) << name;
+    EXPECT_EQ(result.block.attention.key_value_heads, newer.block.attention.key_value_heads) << name;
+    const auto expect_rotary = [&](const std::optional<nn::RotaryOptions>& a,
+                                   const std::optional<nn::RotaryOptions>& b) {
+      ASSERT_EQ(a.has_value(), b.has_value()) << name;
+      if (!a) return;
+      EXPECT_TRUE(nn::RotaryEmbedding(*a)->frequencies(1).equal(nn::RotaryEmbedding(*b)->frequencies(1))) << name;
+    };
+    expect_rotary(result.rotary, newer.rotary);
+    expect_rotary(result.sliding_rotary, newer.sliding_rotary);
+  };
+  for (const std::string name : {"qwen2_sliding", "smollm3_sliding", "gemma3_scaled"})
+    older(name, [](Config& config) { config.erase("layer_types"); });
+  older("smollm3_sliding", [](Config& config) { config.erase("no_rope_layers"); });
+  older("llama3", [](Config& config) {
+    Config scaling = *config.find("rope_parameters");
+    config.set("rope_theta", *scaling.find("rope_theta"));
+    scaling.erase("rope_theta");
+    config.set("rope_scaling", scaling);
+    config.erase("rope_parameters");
+  });
+  older("gemma3_scaled", [](Config& config) {
+    config.set("rope_theta", Config::scalar("5000.0"));
+    config.set("rope_local_base_freq", Config::scalar("100.0"));
+    config.set("rope_scaling", Config::parse("{type: linear, factor: 8}", {}));
+    config.erase("rope_parameters");
+    config.set("sliding_window_pattern", Config::scalar("6"));
+    config.erase("layer_types");
+  });
 
   const nn::LanguageModelOptions options = nn::language_model_options(folder_ + "/body");
   const WeightReport report = load_weights(*nn::CausalLanguageModel(options), [&] {
@@ -123,6 +163,8 @@ TEST(LanguageModelConfig, RefusesWhatItDoesNotUnderstand) {
   expect(kSizes + ", attn_logit_softcapping: 50.0", "soft-capping of attention is not supported");
   expect(kSizes + ", rope_scaling: {type: longrope, factor: 2}", "got 'longrope'; valid: default, dynamic, linear");
   expect(kSizes + ", rope_scaling: {type: linear, factor: 2, other: 3}", "'other' is not supported");
+  expect(kSizes + ", rope_scaling: {type: linear}", "rope_scaling: factor is missing");
+  expect(kSizes + ", sliding_window: 4", "'sliding_window' is not supported for model_type 'llama'");
   expect(kSizes + ", num_experts: 8", "'num_experts' is not supported for model_type 'llama'; got");
   expect(kSizes + ", hidden_act: tanh", "hidden_act is not supported; got 'tanh'; valid: gelu");
   expect(kSizes + ", num_key_value_heads: 3", "heads is a multiple of key_value_heads; got 4 and 3");

@@ -27,6 +27,8 @@ def models():
     yield "llama_biases", t.LlamaForCausalLM(t.LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True, head_dim=8))
     yield "smollm", t.LlamaForCausalLM(t.LlamaConfig(**SIZES, tie_word_embeddings=True, rms_norm_eps=1e-5))
     yield "smollm3", t.SmolLM3ForCausalLM(t.SmolLM3Config(**SIZES, no_rope_layer_interval=2))
+    yield "smollm3_sliding", t.SmolLM3ForCausalLM(t.SmolLM3Config(
+        **SIZES, no_rope_layer_interval=2, use_sliding_window=True, sliding_window=4))
     yield "mistral", t.MistralForCausalLM(t.MistralConfig(**SIZES, sliding_window=4))
     yield "mistral_all", t.MistralForCausalLM(t.MistralConfig(**SIZES, sliding_window=None))
     yield "qwen2", t.Qwen2ForCausalLM(t.Qwen2Config(**SIZES, tie_word_embeddings=True))
@@ -37,6 +39,10 @@ def models():
     yield "gemma3", t.Gemma3ForCausalLM(t.Gemma3TextConfig(
         **SIZES, head_dim=8, sliding_window=4, query_pre_attn_scalar=10,
         layer_types=["sliding_attention", "full_attention", "sliding_attention"]))
+    yield "gemma3_scaled", t.Gemma3ForCausalLM(t.Gemma3TextConfig(
+        **SIZES | {"num_hidden_layers": 7}, head_dim=4, sliding_window=4,
+        rope_parameters={"full_attention": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 8.0},
+                         "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}}))
     yield "gpt2", t.GPT2LMHeadModel(t.GPT2Config(vocab_size=37, n_positions=32, n_embd=16, n_layer=3, n_head=4,
                                                  bos_token_id=1, eos_token_id=2))
 

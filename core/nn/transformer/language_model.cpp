@@ -103,6 +103,7 @@ at::Tensor CausalLanguageModelImpl::run(const at::Tensor& tokens, at::Tensor pos
     throw Error("nn", fmt::format("a text is longer than the positions of the model; got {} tokens, valid: up to {}",
                                   tokens.size(1), options_.learned_positions));
   if (!positions.defined()) positions = at::arange(tokens.size(1), tokens.options().dtype(at::kLong));
+  const RotaryScope scope;
   return net->forward_all({tokens, positions, targets}).front();
 }
 

@@ -9,7 +9,6 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/pow.h>
 #include <ATen/ops/where.h>
-#include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -72,9 +71,19 @@ at::Tensor yarn_frequencies(const RotaryOptions& options) {
   return plain / options.factor * (1 - kept) + plain * kept;
 }
 
+thread_local RotaryScope* current_scope = nullptr;
+
 double yarn_scale(double factor, double mscale) { return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1; }
 
 }  // namespace
+
+RotaryScope::RotaryScope() : is_outermost_(current_scope == nullptr) {
+  if (is_outermost_) current_scope = this;
+}
+
+RotaryScope::~RotaryScope() {
+  if (is_outermost_) current_scope = nullptr;
+}
 
 RotaryEmbeddingImpl::RotaryEmbeddingImpl(const RotaryOptions& options) : options_(options) { check(options); }
 
@@ -123,22 +132,13 @@ RotaryEmbeddingImpl::Tables RotaryEmbeddingImpl::compute_tables(const at::Tensor
   return {table(angles.cos()), table(angles.sin())};
 }
 
-RotaryEmbeddingImpl::Tables RotaryEmbeddingImpl::tables_at(const at::Tensor& positions, const at::Tensor& x) {
-  // Whether an inference tensor has changed in place is not known, and what is made of one stays one.
-  if (positions.is_inference() || c10::InferenceMode::is_enabled()) return compute_tables(positions, x);
-  {
-    const MutexLock lock(mutex_);
-    const bool is_last = last_positions_.is_same(positions) && last_version_ == positions._version() &&
-                         last_tables_.first.scalar_type() == x.scalar_type() &&
-                         last_tables_.first.device() == x.device();
-    if (is_last) return last_tables_;
-  }
-  Tables tables = compute_tables(positions, x);
-  const MutexLock lock(mutex_);
-  last_positions_ = positions;
-  last_version_ = positions._version();
-  last_tables_ = tables;
-  return tables;
+RotaryEmbeddingImpl::Tables RotaryEmbeddingImpl::tables_at(const at::Tensor& positions, const at::Tensor& x) const {
+  if (current_scope == nullptr) return compute_tables(positions, x);
+  RotaryScope::Entry& entry = current_scope->entries_[this];
+  const bool is_last = entry.positions.is_same(positions) && entry.tables.first.scalar_type() == x.scalar_type() &&
+                       entry.tables.first.device() == x.device();
+  if (!is_last) entry = {positions, compute_tables(positions, x)};
+  return entry.tables;
 }
 
 at::Tensor RotaryEmbeddingImpl::forward(const at::Tensor& x, const at::Tensor& positions) {

@@ -1,12 +1,11 @@
 #pragma once
 
-#include <levin/core/base/mutex.h>
-
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -41,7 +40,7 @@ struct RotaryOptions {
 
 /// Rotates pairs of features by angles that grow with the position: Su et al., "RoFormer: Enhanced Transformer with
 /// Rotary Position Embedding", 2021. A pair is feature i and i + dim / 2, as in transformers. Has no parameters. One
-/// serves all layers of a model: it keeps the cosines of the last positions. Thread-safe.
+/// serves all layers of a model, which inside of a RotaryScope share its cosines and sines. Thread-safe.
 class RotaryEmbeddingImpl : public torch::nn::Module {
  public:
   explicit RotaryEmbeddingImpl(const RotaryOptions& options);
@@ -56,17 +55,34 @@ class RotaryEmbeddingImpl : public torch::nn::Module {
   void pretty_print(std::ostream& stream) const override;
 
  private:
+  friend class RotaryScope;
   /// Cosines and sines, [T, dim / 2] or [N, 1, T, dim / 2], in the type of x.
   using Tables = std::pair<at::Tensor, at::Tensor>;
-  Tables tables_at(const at::Tensor& positions, const at::Tensor& x);
+  Tables tables_at(const at::Tensor& positions, const at::Tensor& x) const;
   Tables compute_tables(const at::Tensor& positions, const at::Tensor& x) const;
 
   const RotaryOptions options_;
-  Mutex mutex_;
-  at::Tensor last_positions_ LEVIN_GUARDED_BY(mutex_);
-  int64_t last_version_ LEVIN_GUARDED_BY(mutex_) = 0;
-  Tables last_tables_ LEVIN_GUARDED_BY(mutex_);
 };
 TORCH_MODULE(RotaryEmbedding);
+
+/// Scope of one forward on this thread, in which a RotaryEmbedding computes its cosines and sines once for each tensor
+/// of positions, which nobody changes meanwhile. The stacks and CausalLanguageModel open one; within another it does
+/// nothing. Nothing outlives it, so that steps can be recorded.
+class [[nodiscard]] RotaryScope {
+ public:
+  RotaryScope();
+  ~RotaryScope();
+  RotaryScope(const RotaryScope&) = delete;
+  RotaryScope& operator=(const RotaryScope&) = delete;
+
+ private:
+  friend class RotaryEmbeddingImpl;
+  struct Entry {
+    at::Tensor positions;
+    RotaryEmbeddingImpl::Tables tables;
+  };
+  std::map<const RotaryEmbeddingImpl*, Entry> entries_ = {};  ///< of the last positions
+  bool is_outermost_;
+};
 
 }  // namespace levin::nn

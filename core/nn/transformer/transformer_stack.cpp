@@ -40,6 +40,7 @@ TransformerStackBase::TransformerStackBase(const TransformerStackOptions& option
 }
 
 at::Tensor TransformerStackBase::forward(const at::Tensor& x, const AttentionInputs& inputs) {
+  const RotaryScope scope;
   AttentionInputs shared = inputs;  // one tensor of positions for all blocks, by which the rotary embedding knows it
   if (!shared.positions.defined()) shared.positions = at::arange(x.size(1), x.options().dtype(at::kLong));
   at::Tensor y = x;
