@@ -67,6 +67,7 @@ class AttentionImpl : public detail::UnitWithInputs<AttentionBase> {
  public:
   using detail::UnitWithInputs<AttentionBase>::UnitWithInputs;
 };
+/// The holder of AttentionImpl.
 class Attention : public detail::HolderWithInputs<AttentionImpl> {
  public:
   using detail::HolderWithInputs<AttentionImpl>::HolderWithInputs;

@@ -11,6 +11,7 @@
 
 namespace levin::nn {
 
+/// What is between the layers of an Mlp.
 enum class Activation {
   kSilu,      ///< x · sigmoid(x)
   kGelu,      ///< exact

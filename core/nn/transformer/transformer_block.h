@@ -14,6 +14,7 @@
 
 namespace levin::nn {
 
+/// What a norm of a block does.
 enum class NormKind {
   kRms,    ///< RMSNorm
   kLayer,  ///< layer norm with a bias
@@ -36,6 +37,7 @@ struct BlockNormOptions {
   bool weight_is_offset = false;  ///< of kRms: see RMSNormOptions
 };
 
+/// RMSNorm or a layer norm, [..., size].
 struct BlockNormImpl : torch::nn::Module {
   explicit BlockNormImpl(const BlockNormOptions& options);
   at::Tensor forward(const at::Tensor& x);
@@ -90,6 +92,7 @@ class TransformerBlockImpl : public detail::UnitWithInputs<TransformerBlockBase>
  public:
   using detail::UnitWithInputs<TransformerBlockBase>::UnitWithInputs;
 };
+/// The holder of TransformerBlockImpl.
 class TransformerBlock : public detail::HolderWithInputs<TransformerBlockImpl> {
  public:
   using detail::HolderWithInputs<TransformerBlockImpl>::HolderWithInputs;

@@ -44,6 +44,7 @@ class TransformerEncoderImpl : public detail::UnitWithInputs<TransformerEncoderB
  public:
   using detail::UnitWithInputs<TransformerEncoderBase>::UnitWithInputs;
 };
+/// The holder of TransformerEncoderImpl.
 class TransformerEncoder : public detail::HolderWithInputs<TransformerEncoderImpl> {
  public:
   using detail::HolderWithInputs<TransformerEncoderImpl>::HolderWithInputs;
@@ -55,6 +56,7 @@ class TransformerDecoderImpl : public detail::UnitWithInputs<TransformerDecoderB
  public:
   using detail::UnitWithInputs<TransformerDecoderBase>::UnitWithInputs;
 };
+/// The holder of TransformerDecoderImpl.
 class TransformerDecoder : public detail::HolderWithInputs<TransformerDecoderImpl> {
  public:
   using detail::HolderWithInputs<TransformerDecoderImpl>::HolderWithInputs;
