@@ -28,6 +28,19 @@ double difference(const at::Tensor& a, const at::Tensor& b) {
   return ((a - b).abs().max() / b.abs().max().clamp_min(1)).item<double>();
 }
 
+/// Tokens and the likeliest ones that follow, one by one.
+at::Tensor continued(nn::CausalLanguageModel& model, at::Tensor tokens, int64_t more) {
+  nn::KeyValueCache cache({.step = 4});
+  at::Tensor fresh = tokens;
+  for (int64_t i = 0; i < more; ++i) {
+    const at::Tensor positions = torch::arange(cache.length(), cache.length() + fresh.size(1));
+    const nn::KeyValueCache::Step step(cache, positions);
+    fresh = model(fresh, positions).select(1, -1).argmax(1, /*keepdim=*/true);
+    tokens = torch::cat({tokens, fresh}, 1);
+  }
+  return tokens;
+}
+
 class LanguageModelFiles : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -83,6 +96,8 @@ TEST_F(LanguageModelFiles, ComputeWhatTransformersComputesAndGoBack) {
       begin += size;
     }
     EXPECT_LT(difference(torch::cat(pieces, 1) * present, results.read("padded") * present), 1e-5);
+
+    EXPECT_TRUE(continued(model, tokens, 20).equal(results.read("words")));
 
     save_language_model(model, folder + "/back", folder + "/config.json");
   }
@@ -170,6 +185,21 @@ TEST(LanguageModelConfig, RefusesWhatItDoesNotUnderstand) {
   expect(kSizes + ", num_key_value_heads: 3", "heads is a multiple of key_value_heads; got 4 and 3");
   expect(kSizes + ", layer_types: [full_attention]", "layer_types has an entry for each layer; got 1 for 2");
   expect(kSizes + ", layer_types: [full_attention, linear_attention]", "got 'linear_attention'");
+}
+
+TEST(LanguageModel, NamesTokensAndPositionsThatItLacks) {
+  nn::CausalLanguageModel model(nn::language_model_options(
+      Config::parse("{model_type: gpt2, vocab_size: 7, n_embd: 8, n_layer: 1, n_head: 2, n_positions: 4}", {}), "c"));
+  const at::Tensor tokens = torch::zeros({2, 4}, torch::kLong);
+  EXPECT_THAT([&] { model(tokens + 7); }, ::testing::ThrowsMessage<Error>(HasSubstr("got 7, valid: 0 to 6")));
+  EXPECT_THAT([&] { model(tokens - 1); }, ::testing::ThrowsMessage<Error>(HasSubstr("got -1, valid: 0 to 6")));
+  EXPECT_THAT(
+      [&] {
+        model(torch::zeros({1, 5}, torch::kLong));
+      },
+      ::testing::ThrowsMessage<Error>(HasSubstr("got 5 tokens, valid: up to 4")));
+  EXPECT_THAT([&] { model(tokens, torch::arange(1, 5)); },
+              ::testing::ThrowsMessage<Error>(HasSubstr("got 4, valid: 0 to 3")));
 }
 
 }  // namespace

@@ -65,8 +65,12 @@ def make(folder):
         left[1, 4:] = 1
         with torch.no_grad():
             padded = model(tokens, attention_mask=left, position_ids=(left.cumsum(1) - 1).clamp_min(0)).logits
+        words = tokens
+        with torch.no_grad():
+            for _ in range(20):
+                words = torch.cat([words, model(words, use_cache=False).logits[:, -1:].argmax(-1)], 1)
         model.save_pretrained(folder / name, **({"max_shard_size": "10KB"} if name == "llama2" else {}))
-        save_file({"tokens": tokens, "targets": targets, "logits": logits.detach().contiguous(), "loss": loss.detach(),
+        save_file({"tokens": tokens, "targets": targets, "logits": logits.detach().contiguous(), "loss": loss.detach(), "words": words,
                    "embedding": embedding.contiguous(), "padded": padded.contiguous(),
                    "positions": (left.cumsum(1) - 1).masked_fill(left == 0, -1)}, folder / name / "results.safetensors.out")
     base = t.LlamaModel(t.LlamaConfig(**SIZES))

@@ -8,6 +8,7 @@
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <torch/nn/init.h>
 
@@ -20,6 +21,19 @@ at::Tensor make_embedding(int64_t rows, int64_t width, double std) {
   const at::Tensor weight = at::empty({rows, width});
   torch::nn::init::normal_(weight, 0, std);
   return weight;
+}
+
+/// Rows of a table. `what` and `hint`: for the message about an index that it lacks; a GPU says it in its own way.
+at::Tensor rows_of(const at::Tensor& table, const at::Tensor& indices, const char* what, const char* hint) {
+  try {
+    return at::embedding(table, indices);
+  } catch (const c10::Error&) {
+    if (!indices.device().is_cpu() || !at::isIntegralType(indices.scalar_type(), /*includeBool=*/false)) throw;
+    const at::Tensor wrong = indices.masked_select((indices < 0).logical_or(indices >= table.size(0)));
+    if (wrong.numel() == 0) throw;
+    throw Error("nn", fmt::format("{}; got {}, valid: 0 to {}; hint: {}", what, wrong[0].item<int64_t>(),
+                                  table.size(0) - 1, hint));
+  }
 }
 
 LanguageModelOptions checked_model(LanguageModelOptions options) {
@@ -52,9 +66,12 @@ TokenEmbeddingImpl::TokenEmbeddingImpl(const LanguageModelOptions& options) : sc
 std::tuple<at::Tensor, at::Tensor, at::Tensor> TokenEmbeddingImpl::forward(const at::Tensor& tokens,
                                                                            const at::Tensor& positions,
                                                                            const at::Tensor& targets) {
-  at::Tensor x = at::embedding(embed_tokens, tokens);
+  at::Tensor x = rows_of(embed_tokens, tokens, "a token is not in the vocabulary of the model",
+                         "the tokenizer may be that of another model");
   if (scale_ != 1) x = x * scale_;
-  if (embed_positions.defined()) x = x + at::embedding(embed_positions, positions.clamp_min(0));
+  if (embed_positions.defined())
+    x = x + rows_of(embed_positions, positions.clamp_min(0), "a text is longer than the positions of the model",
+                    "shorter texts");
   return {dropout ? dropout(x) : x, positions, targets};
 }
 
