@@ -8,6 +8,8 @@
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <filesystem>
+
 namespace levin {
 namespace {
 
@@ -28,6 +30,8 @@ CausalLm::CausalLm(const Options& options) {
   if (options.path.empty())
     throw ConfigError("model.path is not set; hint: a folder of Hugging Face with config.json, or a config.json");
   const nn::LanguageModelOptions described = nn::language_model_options(options.path);
+  const std::filesystem::path path(options.path);
+  config_ = (std::filesystem::is_directory(path) ? path / "config.json" : path).string();
   model_ = register_module("model",
                            options.pretrained ? load_language_model(options.path) : nn::CausalLanguageModel(described));
 }
@@ -48,5 +52,7 @@ StepOutput CausalLm::test_step(const Batch& batch, int64_t /*batch_idx*/) { retu
 Batch CausalLm::predict_step(const Batch& batch, int64_t /*batch_idx*/) {
   return {{"logits", model_(batch["tokens"], positions_of(batch))}};
 }
+
+void CausalLm::save_folder(const std::string& folder) const { save_language_model(model_, folder, config_); }
 
 }  // namespace levin

@@ -31,10 +31,13 @@ class CausalLm : public Module {
   Batch predict_step(const Batch& batch, int64_t batch_idx) override;
 
   const nn::CausalLanguageModel& model() const { return model_; }
+  /// Writes a folder for from_pretrained, with the config.json of `path`; see save_language_model.
+  void save_folder(const std::string& folder) const;
 
  private:
   StepOutput step(const Batch& batch, const std::string& name);
 
+  std::string config_;  ///< the config.json
   nn::CausalLanguageModel model_{nullptr};
 };
 

@@ -5,7 +5,6 @@
 #include <levin/core/base/error.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/models/causal_lm.h>
-#include <levin/core/models/language_model_files.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -119,8 +118,8 @@ TEST_F(CausalLmTest, StartsFromTheFoldersWeightsAndLeavesEmptyBatchesOut) {
   const std::string folder = folder_of("tied");
   seed_everything(3);
   const auto random = make<CausalLm>({.path = folder + "/config.json", .pretrained = false});
-  save_language_model(random->model(), folder, folder + "/config.json");
-  const auto module = make<CausalLm>({.path = folder});
+  random->save_folder(folder + "/saved");
+  const auto module = make<CausalLm>({.path = folder + "/saved"});
   EXPECT_TRUE(testing::identical(testing::weights(*module), testing::weights(*random)));
 
   const at::Tensor tokens = at::arange(4 * 5).remainder(kWords).view({4, 5});
