@@ -255,7 +255,7 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
                           target, options};
     const Wanted wanted = records ? wanted_of(problem) : Wanted{};
     Gradients gradients;
-    const at::Tensor loss = compute(problem, wanted, gradients);
+    at::Tensor loss = compute(problem, wanted, gradients);
     context->save_for_backward({input, weight, problem.bias, problem.class_weights, target});
     auto& data = context->saved_data;
     data["ignore_index"] = options.ignore_index;

@@ -192,6 +192,14 @@ class Reader {
   std::set<std::string, std::less<>> asked_;
 };
 
+template <class Value>
+std::vector<std::string> names_in(const std::map<std::string, Value>& known) {
+  std::vector<std::string> names;
+  names.reserve(known.size());
+  for (const auto& [name, _] : known) names.push_back(name);
+  return names;
+}
+
 Activation activation_of(Reader& reader, std::string_view key, const std::string& otherwise) {
   static const std::map<std::string, Activation> known{
       {"gelu", Activation::kGelu}, {"gelu_new", Activation::kGeluTanh}, {"gelu_pytorch_tanh", Activation::kGeluTanh},
@@ -199,9 +207,7 @@ Activation activation_of(Reader& reader, std::string_view key, const std::string
   const auto name = reader.get<std::string>(key, otherwise);
   const auto found = known.find(name);
   if (found != known.end()) return found->second;
-  std::vector<std::string> names;
-  for (const auto& [valid, _] : known) names.push_back(valid);
-  reader.fail(key, fmt::format("is not supported; got '{}'{}", name, valid_names_hint(name, names)));
+  reader.fail(key, fmt::format("is not supported; got '{}'{}", name, valid_names_hint(name, names_in(known))));
 }
 
 /// A mapping of `rope_parameters`, or of `rope_scaling` of older files, which have `theta` beside it.
@@ -220,11 +226,9 @@ RotaryOptions rotary_of(const Config* config, const std::string& path, double th
                                                           {"llama3", RotaryScaling::kLlama3},
                                                           {"yarn", RotaryScaling::kYarn}};
   const auto found = known.find(type);
-  if (found == known.end()) {
-    std::vector<std::string> names;
-    for (const auto& [valid, _] : known) names.push_back(valid);
-    reader.fail("rope_type", fmt::format("is not supported; got '{}'{}", type, valid_names_hint(type, names)));
-  }
+  if (found == known.end())
+    reader.fail("rope_type",
+                fmt::format("is not supported; got '{}'{}", type, valid_names_hint(type, names_in(known))));
   options.scaling = found->second;
   const auto factor = reader.get<double>("factor");
   if (!factor && options.scaling != RotaryScaling::kNone) reader.fail("factor", "is missing");
@@ -412,8 +416,7 @@ LanguageModelOptions language_model_options(const std::string& path) {
 
 LanguageModelOptions language_model_options(const Config& config, const std::string& path) {
   Reader reader(config, path);
-  std::vector<std::string> known;
-  for (const auto& [name, _] : families()) known.push_back(name);
+  const std::vector<std::string> known = names_in(families());
   for (const std::string_view part : {"vision_config", "audio_config", "text_config"})
     if (config.find(part) != nullptr)
       reader.fail(part, fmt::format("is not supported: the model sees or hears; valid: text models alone, of "
