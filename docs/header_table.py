@@ -28,6 +28,7 @@ SECTIONS = {
     "core/metrics": "Metrics",
     "core/optim": "Optimizers and schedulers",
     "core/nn": "Units",
+    "core/models": "Language models",
     "core/export": "Models out",
     "core/interchange": "Weights to and from other programs",
     "core/checkpoint": "Checkpoints",

@@ -256,6 +256,16 @@ void mul(OnnxNode& node) {
   node.give(product(node, node.operand("self", type), node.operand("other", type), type));
 }
 
+/// self + value · (tensor1 · tensor2), or of their quotient.
+void add_of_two(OnnxNode& node, const char* type_of_two) {
+  const at::ScalarType type = roomy(node.result_type());
+  std::string two = node.make(type_of_two, {node.operand("tensor1", type), node.operand("tensor2", type)});
+  if (node.real("value") != 1) two = node.make("Mul", {two, node.scalar(node.number_given("value"), type)});
+  give_narrowed(node, node.make("Add", {node.operand("self", type), two}));
+}
+void addcmul(OnnxNode& node) { add_of_two(node, "Mul"); }
+void addcdiv(OnnxNode& node) { add_of_two(node, "Div"); }
+
 void square(OnnxNode& node) {
   const at::ScalarType type = node.result_type();
   node.give(product(node, node.operand("self", type), node.operand("self", type), type));
@@ -895,9 +905,20 @@ void einsum(OnnxNode& node) {
   node.give(node.make("Einsum", operands, {{"equation", equation.text}}));
 }
 
+/// Keys or values, each head as often as groups of queries share it.
+std::string of_query_heads(OnnxNode& node, const char* argument) {
+  if (node.is_none("enable_gqa") || !node.boolean("enable_gqa")) return node.tensor(argument);
+  const int64_t dimension = node.rank("query") - 3;
+  const int64_t heads = node.fixed_size("query", dimension);
+  const int64_t own = node.fixed_size(argument, dimension);
+  if (heads == own) return node.tensor(argument);
+  Ints shared(static_cast<size_t>(heads));
+  for (int64_t head = 0; head < heads; ++head) shared[static_cast<size_t>(head)] = head * own / heads;
+  return node.make("Gather", {node.tensor(argument), node.ints(shared)}, {{"axis", dimension}});
+}
+
 void attention(OnnxNode& node) {
   if (node.real("dropout_p") != 0) node.refuse("it drops attention weights in evaluation mode too");
-  if (!node.is_none("enable_gqa") && node.boolean("enable_gqa")) node.refuse("groups share keys and values");
   const at::ScalarType type = node.result_type();
   const int64_t rank = node.rank("query");
   const int64_t width = node.fixed_size("query", rank - 1);
@@ -907,7 +928,7 @@ void attention(OnnxNode& node) {
   const auto scaled = [&](const std::string& value, double factor) {
     return node.make("Mul", {value, node.scalar(factor, type)});
   };
-  const std::string keys = transposed(node, node.tensor("key"), swapped(rank, rank - 2, rank - 1));
+  const std::string keys = transposed(node, of_query_heads(node, "key"), swapped(rank, rank - 2, rank - 1));
   std::string scores =
       node.make("MatMul", {scaled(node.tensor("query"), scale < 0 ? -root : root), scaled(keys, root)});
   const double infinity = std::numeric_limits<double>::infinity();
@@ -931,7 +952,7 @@ void attention(OnnxNode& node) {
     const std::string sees_none = node.make("ReduceMin", {is_hidden, node.ints({-1})}, {{"keepdims", int64_t{1}}});
     weights = node.make("Where", {node.cast(sees_none, at::kBool), node.scalar(0, type), weights});
   }
-  node.give(node.make("MatMul", {weights, node.tensor("value")}));
+  node.give(node.make("MatMul", {weights, of_query_heads(node, "value")}));
 }
 
 // ---- Convolutions and what goes with them
@@ -1266,6 +1287,8 @@ const std::unordered_map<std::string_view, OnnxConversion>& conversions() {
       {"aten::adaptive_avg_pool2d", adaptive_average_pool},
       {"aten::adaptive_avg_pool3d", adaptive_average_pool},
       {"aten::add", add},
+      {"aten::addcdiv", addcdiv},
+      {"aten::addcmul", addcmul},
       {"aten::addmm", addmm},
       {"aten::alias", same},
       {"aten::amax", amax},

@@ -4,6 +4,8 @@
 #include "../../examples/models/resnet.h"
 #include "../../examples/models/vit.h"
 
+#include <levin/core/nn/transformer/language_model.h>
+
 #include <functional>
 #include <memory>
 #include <string>
@@ -207,6 +209,21 @@ inline std::vector<ExportedModel> exported_models() {
   models.push_back(model_of_one("gpt2",
                                 example::models::Gpt2(example::models::Gpt2Options{
                                     .vocab_size = 60, .n_positions = 16, .n_embd = 32, .n_layer = 2, .n_head = 4}),
+                                tokens(60, 12)));
+  // Groups of heads, norms of queries and keys, and layers with and without a sliding window.
+  models.push_back(model_of_one("llama",
+                                nn::CausalLanguageModel(nn::LanguageModelOptions{
+                                    .vocabulary = 60,
+                                    .layers = 2,
+                                    .block = {.attention = {.width = 32,
+                                                            .heads = 4,
+                                                            .key_value_heads = 2,
+                                                            .sliding_window = 5,
+                                                            .query_key_norm = nn::QueryKeyNorm::kHead},
+                                              .mlp = {.hidden = 48}},
+                                    .rotary = nn::RotaryOptions{.dim = 8},
+                                    .has_sliding_window = {true, false},
+                                    .initial_std = 0.2}),
                                 tokens(60, 12)));
   models.push_back(model_of_one("encoder", Encoder(), [](int64_t rows) { return torch::randn({rows, 5, 16}); }));
   models.push_back(model_of_one("vit",

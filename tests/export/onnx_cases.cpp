@@ -479,6 +479,13 @@ void add_product_cases(OnnxCases& cases) {
   cases.one("outer", plain({3, 4}), [](const Tensor& x) { return x.select(1, 0).outer(torch::tensor({1.0F, kNan})); });
   cases.two("outer_mixed", torch::tensor({1, 2, 3}), torch::tensor({true, false, true}),
             [](const Tensor& x, const Tensor& z) { return at::outer(x, z) + at::ger(z, z); });
+  cases.two("addcmul", with_nan, plain({3, 1, 2}), [](const Tensor& x, const Tensor& z) {
+    return at::addcmul(x, z, plain({2}), -1) + at::addcmul(torch::tensor(0.5), x, z);
+  });
+  cases.two("addcmul_whole", whole_numbers(), whole_numbers(),
+            [](const Tensor& x, const Tensor& z) { return at::addcmul(x, z, z, 3); });
+  cases.two("addcdiv", with_nan, plain({3, 1, 2}).abs() + 1,
+            [](const Tensor& x, const Tensor& z) { return at::addcdiv(x, plain({2}), z, 0.5) - at::addcdiv(x, x, z); });
   cases.one("addmm", plain({3, 4}), [](const Tensor& x) {
     return at::addmm(torch::arange(5.0), x, plain({4, 5}), 2, -0.5);
   });
@@ -582,6 +589,13 @@ void add_product_cases(OnnxCases& cases) {
   attend("attention_no_queries", {}, {}, false, plain({3, 2, 0, 6}), keys);
   attend("attention_three", shown.squeeze(1), {}, false, plain({3, 4, 6}), plain({3, 5, 6}));
   attend("attention_mask_per_head", shown.expand({3, 2, 4, 5}), {}, false, queries, keys);
+  for (const int64_t shared : {1, 2, 4})
+    cases.several("attention_groups_" + std::to_string(shared),
+                  {{"q", plain({3, 4, 4, 6})}, {"k", plain({3, shared, 5, 6})}, {"v", plain({3, shared, 5, 6}).sin()}},
+                  [](const Batch& given) {
+                    return at::scaled_dot_product_attention(given["q"], given["k"], given["v"], {}, 0, true, {},
+                                                            /*enable_gqa=*/true);
+                  });
   attend("attention_key_mask", shown.slice(2, 1, 2), {}, false, queries, keys);
 }
 

@@ -54,8 +54,8 @@ TEST_P(OnnxExport, PassesTheCheckerAndHasAFreeBatchSize) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, OnnxExport,
-                         ::testing::Values("mlp", "cnn", "resnet", "recurrent", "gpt2", "encoder", "vit", "vae",
-                                           "masked"),
+                         ::testing::Values("mlp", "cnn", "resnet", "recurrent", "gpt2", "llama", "encoder", "vit",
+                                           "vae", "masked"),
                          [](const auto& info) { return info.param; });
 
 TEST(OnnxRuntime, GivesTheNumbersOfEachModel) {
@@ -65,7 +65,7 @@ TEST(OnnxRuntime, GivesTheNumbersOfEachModel) {
     write_results(model,
                   export_model(*model.module, model.function, model.batch(4), folder + "/" + model.name + ".onnx"),
                   folder);
-  expect_same_in_onnxruntime(folder, "9 models\n");
+  expect_same_in_onnxruntime(folder, "10 models\n");
 }
 
 TEST(OnnxRuntime, GivesTheNumbersOfABatchOfGraphs) {

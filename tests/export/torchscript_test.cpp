@@ -107,8 +107,8 @@ TEST_P(TorchScriptExport, LeavesTheModuleAndTheGeneratorsAsTheyWere) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, TorchScriptExport,
-                         ::testing::Values("mlp", "cnn", "resnet", "recurrent", "gpt2", "encoder", "vit", "vae",
-                                           "masked"),
+                         ::testing::Values("mlp", "cnn", "resnet", "recurrent", "gpt2", "llama", "encoder", "vit",
+                                           "vae", "masked"),
                          [](const auto& info) { return info.param; });
 
 TEST(TorchScriptInPython, GivesTheSameNumbersAndTrainsOn) {
@@ -134,7 +134,7 @@ TEST(TorchScriptInPython, GivesTheSameNumbersAndTrainsOn) {
   const auto read = testing::run_program(
       {testing::torch_python(), "-W", "ignore", testing::source_path("tests/export/use_torchscript.py"), folder});
   ASSERT_EQ(read.status, 0) << read.out << read.err;
-  EXPECT_EQ(read.out, "9 models\n");
+  EXPECT_EQ(read.out, "10 models\n");
 }
 
 }  // namespace

@@ -1,0 +1,58 @@
+#include <levin/core/models/causal_lm.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/models/language_model_files.h>
+#include <levin/core/nn/transformer/language_model_config.h>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <filesystem>
+
+namespace levin {
+namespace {
+
+at::Tensor positions_of(const Batch& batch) {
+  const at::Tensor* const found = batch.find("positions");
+  return found != nullptr ? *found : at::Tensor();
+}
+
+}  // namespace
+
+void CausalLmOptions::describe(Schema<CausalLmOptions>& schema) {
+  using O = CausalLmOptions;
+  schema.field("path", &O::path, "a folder of Hugging Face with config.json and weights, or a config.json");
+  schema.field("pretrained", &O::pretrained, "start from the folder's weights; false: random ones");
+}
+
+CausalLm::CausalLm(const Options& options) {
+  if (options.path.empty())
+    throw ConfigError("model.path is not set; hint: a folder of Hugging Face with config.json, or a config.json");
+  const nn::LanguageModelOptions described = nn::language_model_options(options.path);
+  const std::filesystem::path path(options.path);
+  config_ = (std::filesystem::is_directory(path) ? path / "config.json" : path).string();
+  model_ = register_module("model",
+                           options.pretrained ? load_language_model(options.path) : nn::CausalLanguageModel(described));
+}
+
+StepOutput CausalLm::step(const Batch& batch, const std::string& name) {
+  const at::Tensor& next = batch["next"];
+  const at::Tensor count = next.ne(-100).sum();
+  at::Tensor loss = model_->loss(batch["tokens"], next, positions_of(batch));
+  loss = at::where(count > 0, loss, at::zeros_like(loss));  // the mean of nothing is NaN, which other ranks would get
+  log(name, loss, {.prog_bar = true});
+  return StepOutput({.loss = loss, .weight = count});
+}
+
+StepOutput CausalLm::training_step(const Batch& batch, int64_t /*batch_idx*/) { return step(batch, "train_loss"); }
+StepOutput CausalLm::validation_step(const Batch& batch, int64_t /*batch_idx*/) { return step(batch, "val_loss"); }
+StepOutput CausalLm::test_step(const Batch& batch, int64_t /*batch_idx*/) { return step(batch, "test_loss"); }
+
+Batch CausalLm::predict_step(const Batch& batch, int64_t /*batch_idx*/) {
+  return {{"logits", model_(batch["tokens"], positions_of(batch))}};
+}
+
+void CausalLm::save_folder(const std::string& folder) const { save_language_model(model_, folder, config_); }
+
+}  // namespace levin

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <levin/core/base/schema.h>
+#include <levin/core/interfaces/module.h>
+#include <levin/core/nn/transformer/language_model.h>
+
+#include <cstdint>
+#include <string>
+
+namespace levin {
+
+struct CausalLmOptions {
+  std::string path = {};   ///< a folder of Hugging Face, or a config.json
+  bool pretrained = true;  ///< false: random weights, as config.json alone gives
+
+  static void describe(Schema<CausalLmOptions>& schema);
+};
+
+/// A language model of a folder of Hugging Face, to be trained on tokens: `model: {name: causal_lm, path: FOLDER}`.
+/// Batches have "tokens" and "next", int64 [N, T], the token that follows each, −100 where none counts, and may have
+/// "positions" (see nn::AttentionInputs). Logs train_loss, val_loss and test_loss, means over the tokens that count.
+/// Prediction gives "logits" [N, T, vocabulary]. The optimizer is the trainer's.
+class CausalLm : public Module {
+ public:
+  using Options = CausalLmOptions;
+  explicit CausalLm(const Options& options);
+
+  StepOutput training_step(const Batch& batch, int64_t batch_idx) override;
+  StepOutput validation_step(const Batch& batch, int64_t batch_idx) override;
+  StepOutput test_step(const Batch& batch, int64_t batch_idx) override;
+  Batch predict_step(const Batch& batch, int64_t batch_idx) override;
+
+  const nn::CausalLanguageModel& model() const { return model_; }
+  /// Writes a folder for from_pretrained, with the config.json of `path`; see save_language_model.
+  void save_folder(const std::string& folder) const;
+
+ private:
+  StepOutput step(const Batch& batch, const std::string& name);
+
+  std::string config_;  ///< the config.json
+  nn::CausalLanguageModel model_{nullptr};
+};
+
+}  // namespace levin

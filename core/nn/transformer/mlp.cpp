@@ -1,0 +1,52 @@
+#include <levin/core/nn/transformer/mlp.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/nn/transformer/linear_layer.h>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/silu.h>
+#include <fmt/format.h>
+
+namespace levin::nn {
+
+at::Tensor activate(const at::Tensor& x, Activation activation) {
+  switch (activation) {
+    case Activation::kSilu:
+      return at::silu(x);
+    case Activation::kGelu:
+      return at::gelu(x);
+    case Activation::kGeluTanh:
+      return at::gelu(x, "tanh");
+    case Activation::kRelu:
+      break;
+  }
+  return at::relu(x);
+}
+
+MlpImpl::MlpImpl(const MlpOptions& options) : activation_(options.activation) {
+  if (options.width < 1 || options.hidden < 0)
+    throw ConfigError(
+        fmt::format("Mlp: width is at least 1 and hidden 0 or above; got {} and {}", options.width, options.hidden));
+  const int64_t hidden = options.hidden > 0 ? options.hidden : 4 * options.width;
+  const auto project = [&](const char* name) {
+    return register_module(name, detail::make_linear(options.width, hidden, options.bias, options.initial_std));
+  };
+  if (options.gated) gate_proj = project("gate_proj");
+  up_proj = project("up_proj");
+  down_proj = register_module(
+      "down_proj",
+      detail::make_linear(hidden, options.width, options.bias,
+                          options.initial_output_std > 0 ? options.initial_output_std : options.initial_std));
+  if (options.dropout > 0) dropout = register_module("dropout", torch::nn::Dropout(options.dropout));
+}
+
+at::Tensor MlpImpl::forward(const at::Tensor& x) {
+  at::Tensor hidden = activate(gate_proj ? gate_proj(x) : up_proj(x), activation_);
+  if (gate_proj) hidden = hidden * up_proj(x);
+  if (dropout) hidden = dropout(hidden);
+  return down_proj(hidden);
+}
+
+}  // namespace levin::nn

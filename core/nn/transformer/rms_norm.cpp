@@ -1,0 +1,29 @@
+#include <levin/core/nn/transformer/rms_norm.h>
+
+#include <levin/core/base/error.h>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/rms_norm.h>
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+
+#include <ostream>
+
+namespace levin::nn {
+
+RMSNormImpl::RMSNormImpl(const RMSNormOptions& options) : options_(options) {
+  if (options.size < 1) throw ConfigError(fmt::format("RMSNorm: size is at least 1; got {}", options.size));
+  if (options.elementwise_affine)
+    weight =
+        register_parameter("weight", options.weight_is_offset ? at::zeros({options.size}) : at::ones({options.size}));
+}
+
+at::Tensor RMSNormImpl::forward(const at::Tensor& x) {
+  return at::rms_norm(x, x.sizes().slice(x.dim() - 1),
+                      options_.weight_is_offset && weight.defined() ? weight + 1 : weight, options_.eps);
+}
+
+void RMSNormImpl::pretty_print(std::ostream& stream) const { stream << "levin::nn::RMSNorm(" << options_.size << ")"; }
+
+}  // namespace levin::nn
