@@ -222,8 +222,6 @@ TEST_P(PlanAgainstFit, PredictsWhatRanksHold) {
     const Reading measured = fit(way);
     const PlanRow row = predicted(needs, way, GetParam().checkpoints);
     const int64_t stage = way.stage;
-    // The batch of the step; of ranks on threads the one before it too.
-    const int64_t batches = (way.devices() == 1 ? 1 : 2) * kBatchBytes;
     SCOPED_TRACE(strategy_text(row));
 
     // What is outside of units is gathered when the step begins.
@@ -237,7 +235,7 @@ TEST_P(PlanAgainstFit, PredictsWhatRanksHold) {
     const int64_t held = row.parameters + row.gradients + row.optimizer;
     EXPECT_GE(measured.allocated, held);
     const int64_t first_unit = stage == 3 ? needs.units.front().elements * compute_size + outside : 0;
-    EXPECT_LE(static_cast<double>(measured.allocated), 1.02 * static_cast<double>(held + first_unit + batches));
+    EXPECT_LE(static_cast<double>(measured.allocated), 1.02 * static_cast<double>(held + first_unit + kBatchBytes));
 
     // From a batch four times smaller.
     int64_t activations = row.activations;
@@ -245,8 +243,8 @@ TEST_P(PlanAgainstFit, PredictsWhatRanksHold) {
     EXPECT_LE(static_cast<double>(measured.activations), 1.02 * static_cast<double>(activations));
     // The plan counts inputs and targets that operations save, which were there before the forward here.
     EXPECT_GE(measured.activations, activations - kBatchBytes);
-    // What is more than predicted is batches, and a collective's own buffers.
-    EXPECT_NEAR(static_cast<double>(measured.peak), static_cast<double>(row.total() + batches),
+    // What is more than predicted is the batch, and a collective's own buffers.
+    EXPECT_NEAR(static_cast<double>(measured.peak), static_cast<double>(row.total() + kBatchBytes),
                 0.03 * static_cast<double>(row.total()));
   }
 }
