@@ -76,7 +76,7 @@ class Engine::Calls final : public RankCalls {
       throw Error("engine",
                   "load after the first step; valid: before it; hint: close() this engine and make a new one");
     request_.ckpt = ckpt;
-    if (!has_thread_ranks()) run("load", [] {});
+    if (!starts_ranks_) run("load", [] {});
   }
 
   /// `engine`: of these calls.
@@ -86,14 +86,14 @@ class Engine::Calls final : public RankCalls {
     if (steps == nullptr) throw Error("engine", "run was given no function");
     is_running_ = true;
     const auto leave = c10::make_scope_exit([this] { is_running_ = false; });
-    if (has_thread_ranks())
-      run_on_threads(steps);
+    if (starts_ranks_)
+      run_started(steps);
     else
       run_here(engine, steps);
   }
 
   void close() {
-    if (is_inside() || runs_threads()) require_between_steps("close");
+    if (is_inside() || runs_ranks()) require_between_steps("close");
     if (has_ended()) return;
     if (failure() != nullptr || !rank_) return end("close()");
     run(
@@ -121,9 +121,9 @@ class Engine::Calls final : public RankCalls {
  private:
   void start(const char* name) override {
     if (rank_) return;
-    if (runs_threads()) require_between_steps(name);
-    if (has_thread_ranks())
-      throw Error("engine", fmt::format("{} of an engine whose ranks are threads; got strategy '{}' on {} devices; "
+    if (runs_ranks()) require_between_steps(name);
+    if (starts_ranks_)
+      throw Error("engine", fmt::format("{} of an engine whose ranks run() starts; got strategy '{}' on {} devices; "
                                         "valid: engine.run([&](levin::Rank& rank) {{ ... }}), with rank.{}",
                                         name, trainer_->strategy().name(), trainer_->devices().size(), name));
     const log::QuietScope quiet;
@@ -158,7 +158,7 @@ class Engine::Calls final : public RankCalls {
     close();
   }
 
-  void run_on_threads(const std::function<void(Rank&)>& steps) {
+  void run_started(const std::function<void(Rank&)>& steps) {
     RunRequest request = request_;
     request.steps = [&](TrainerComponents& parts) {
       const auto calls = std::make_shared<RankCalls>(parts);
@@ -189,21 +189,16 @@ class Engine::Calls final : public RankCalls {
                                       name));
   }
 
-  bool runs_threads() const { return is_running_ && has_thread_ranks(); }
-  bool has_thread_ranks() const { return trainer_->strategy().ranks().are_threads() && trainer_->devices().size() > 1; }
+  bool runs_ranks() const { return is_running_ && starts_ranks_; }
 
-  void check() const {
+  void check() {
     Strategy& strategy = trainer_->strategy();
     if (request_.module == nullptr) throw Error("engine", "an engine needs a module; got nullptr");
     const log::QuietScope quiet;
     strategy.prepare(parts().strategy_setup());  // starts no rank yet
     const ClusterEnvironment& ranks = strategy.environment();
-    if (ranks.world_size() > 1 && !ranks.creates_processes_externally() && !strategy.ranks().are_threads())
-      throw ConfigError(fmt::format(
-          "trainer.strategy '{}' would start processes for its {} ranks, which run the program again or are forks of "
-          "it: a loop of the program's own cannot have that; valid: ranks that are threads (ddp_threads, "
-          "sharded_threads) with Engine::run, a launcher (torchrun, srun, mpirun), or devices: 1",
-          strategy.name(), ranks.world_size()));
+    starts_ranks_ = strategy.ranks().are_threads() ? trainer_->devices().size() > 1
+                                                   : ranks.world_size() > 1 && !ranks.creates_processes_externally();
     if (dynamic_cast<IndependentSteps*>(&strategy) != nullptr)
       throw ConfigError(
           fmt::format("trainer.strategy '{}' gives its ranks batches of one loader, which an engine does "
@@ -213,6 +208,8 @@ class Engine::Calls final : public RankCalls {
 
   const std::unique_ptr<Trainer> trainer_;
   RunRequest request_;
+  bool starts_ranks_ =
+      false;  ///< run() does, as threads or processes; else this process is the only rank, or one of several
   bool is_running_ = false;  ///< run()
   std::optional<TrainerCallScope> generator_;
   std::optional<TrainerRun> run_;

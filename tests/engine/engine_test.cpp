@@ -210,6 +210,16 @@ INSTANTIATE_TEST_SUITE_P(
                    options.devices = 2;
                    options.accumulate_grad_batches = 2;
                  }},
+        StepCase{"ddp_spawn",
+                 [](TrainerOptions& options) {
+                   options.strategy = "ddp_spawn";
+                   options.devices = 2;
+                 }},
+        StepCase{"sharded_spawn",
+                 [](TrainerOptions& options) {
+                   options.strategy = Spec<Strategy>(Config::parse("{name: sharded_spawn, stage: 3}", {}));
+                   options.devices = 2;
+                 }},
         StepCase{"mesh_threads",
                  [](TrainerOptions& options) {
                    options.strategy =
@@ -637,17 +647,20 @@ int run_rank() {
   log::set_sink([](const std::string&) {});
   TrainerOptions options = quiet(2);
   options.strategy = Spec<Strategy>(Config::parse(std::getenv("ENGINE_STRATEGY"), {}));
-  options.devices = 1;
-  options.num_nodes = 2;
+  const bool starts_ranks = std::getenv("ENGINE_STARTS") != nullptr;
+  options.devices = starts_ranks ? 2 : 1;
+  options.num_nodes = starts_ranks ? 1 : 2;
   const auto module = make_module();
   if (std::getenv("ENGINE_FITS") != nullptr) {
     Trainer(options).fit(module, training_data(), validation_data());
   } else {
     Engine engine(module, options);
-    train(engine, training_data(), 2);
-    EXPECT_EQ(engine.world_size(), 2);
-    engine.close();
+    engine.run([](Rank& rank) {
+      train(rank, training_data(), 2);
+      EXPECT_EQ(rank.world_size(), 2);
+    });
   }
+  if (starts_ranks && std::getenv("RANK") != nullptr) return 0;  // rank 1, which runs the program again
   for (const at::Tensor& weight : weights(*module))
     fmt::print("{:.9} {:.9}\n", weight.sum().item<double>(), weight.square().sum().item<double>());
   return 0;
@@ -688,6 +701,20 @@ TEST(EngineUnderALauncher, StepsAreThoseOfFit) {
     const std::string expected = output_of_two_ranks(strategy, /*fits=*/true);
     EXPECT_NE(expected, "");
     EXPECT_EQ(output_of_two_ranks(strategy, /*fits=*/false), expected) << strategy;
+  }
+}
+
+/// Processes that run the program again.
+TEST(EngineThatStartsRanks, StepsAreThoseOfFit) {
+  for (const char* strategy : {"ddp", "{name: sharded, stage: 3}"}) {
+    std::map<std::string, std::string> variables = {{"ENGINE_STRATEGY", strategy}, {"ENGINE_STARTS", "1"}};
+    const auto of_engine = rank_program.run(variables);
+    variables["ENGINE_FITS"] = "1";
+    const auto of_fit = rank_program.run(variables);
+    EXPECT_EQ(of_engine.status, 0) << of_engine.err;
+    EXPECT_EQ(of_fit.status, 0) << of_fit.err;
+    EXPECT_NE(of_fit.out, "");
+    EXPECT_EQ(of_engine.out, of_fit.out) << strategy;
   }
 }
 
@@ -846,17 +873,7 @@ TEST(BadEngine, AnErrorOfTheProgramLeavesTheEpochOpen) {
   EXPECT_EQ(engine.trainer().total_batches(), 2);
 }
 
-TEST(BadEngine, StrategiesThatStartProcesses) {
-  for (const char* strategy : {"ddp", "ddp_spawn", "sharded"}) {
-    TrainerOptions options = quiet(-1);
-    options.strategy = strategy;
-    options.devices = 2;
-    EXPECT_THAT(error_of([&] { Engine(make_module(), options); }),
-                HasSubstr(fmt::format("trainer.strategy '{}' would start processes for its 2 ranks, which run the "
-                                      "program again or are forks of it: a loop of the program's own cannot have that; "
-                                      "valid: ranks that are threads",
-                                      strategy)));
-  }
+TEST(BadEngine, StrategiesWhoseRanksShareALoader) {
   TrainerOptions options = quiet(-1);
   options.strategy = "parameter_server_threads";
   options.devices = 2;
@@ -869,7 +886,7 @@ TEST(BadEngine, ThreadRanksOutsideOfRun) {
   options.devices = 2;
   Engine engine(make_module(), options);
   EXPECT_THAT(error_of([&] { engine.train_step(tiny_batch()); }),
-              HasSubstr("[engine] train_step of an engine whose ranks are threads; got strategy 'ddp_threads' on 2 "
+              HasSubstr("[engine] train_step of an engine whose ranks run() starts; got strategy 'ddp_threads' on 2 "
                         "devices; valid: engine.run("));
   std::string inside, other;
   engine.run([&](Rank& rank) {
@@ -883,24 +900,27 @@ TEST(BadEngine, ThreadRanksOutsideOfRun) {
 }
 
 TEST(BadEngine, ARankThatThrowsEndsAll) {
-  TrainerOptions options = quiet(-1);
-  options.strategy = "ddp_threads";
-  options.devices = 2;
-  Engine engine(make_module(), options);
-  const auto run = [&] {
-    engine.run([](Rank& rank) {
-      rank.train_step(tiny_batch());
-      if (rank.global_rank() == 1) throw std::runtime_error("rank 1 has no more games");
-      for (;;) rank.train_step(tiny_batch());
-    });
-  };
-  try {
-    run();
-    FAIL() << "nothing was thrown";
-  } catch (const std::runtime_error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("rank 1 has no more games"));
+  for (const char* strategy : {"ddp_threads", "ddp_spawn"}) {
+    SCOPED_TRACE(strategy);
+    TrainerOptions options = quiet(-1);
+    options.strategy = strategy;
+    options.devices = 2;
+    Engine engine(make_module(), options);
+    const auto run = [&] {
+      engine.run([](Rank& rank) {
+        rank.train_step(tiny_batch());
+        if (rank.global_rank() == 1) throw std::runtime_error("rank 1 has no more games");
+        for (;;) rank.train_step(tiny_batch());
+      });
+    };
+    try {
+      run();
+      FAIL() << "nothing was thrown";
+    } catch (const std::exception& error) {
+      EXPECT_THAT(error.what(), HasSubstr("rank 1 has no more games"));
+    }
+    EXPECT_THAT(error_of([&] { engine.train_step(tiny_batch()); }), HasSubstr("[engine] train_step after run()"));
   }
-  EXPECT_THAT(error_of([&] { engine.train_step(tiny_batch()); }), HasSubstr("[engine] train_step after run()"));
 }
 
 TEST(BadEngine, RanksThatTakeUnequalNumbersOfSteps) {
