@@ -67,10 +67,16 @@ void SpikeDetection::on_train_batch_start(Trainer& trainer, Module&, const Batch
 void SpikeDetection::on_train_batch_end(Trainer& trainer, Module&, const StepOutput& output, const Batch& batch,
                                         int64_t batch_idx) {
   const bool counts = output.has_loss() && !trainer.is_joining() && trainer.strategy().divided_model().owns_outputs();
-  Pending seen{.batch = {.epoch = trainer.current_epoch(), .batch_idx = batch_idx, .step = steps_before_ + 1},
-               .weight = counts ? static_cast<double>(batch.size()) : 0};
-  // A copy: a replayed graph writes the next loss into the same tensor.
-  if (counts) seen.loss = output.loss().detach().reshape({}).clone();
+  Pending seen{.batch = {.epoch = trainer.current_epoch(), .batch_idx = batch_idx, .step = steps_before_ + 1}};
+  if (counts) {
+    // Copies: a replayed graph writes the next ones into the same tensors.
+    seen.loss = output.loss().detach().reshape({}).clone();
+    const LossWeight& weight = output.weight();
+    if (!weight.defined() || !trainer.options().weigh_losses)
+      seen.weight = batch.size();
+    else
+      seen.weight = weight.tensor().defined() ? LossWeight(weight.tensor().detach().clone()) : weight;
+  }
   pending_.push_back(std::move(seen));
   const int64_t every = trainer.options().log_every_n_steps;
   const bool is_boundary = trainer.global_step() / every > steps_before_ / every;
@@ -87,15 +93,20 @@ void SpikeDetection::on_train_end(Trainer& trainer, Module&) {
 void SpikeDetection::look(Trainer& trainer) {
   if (pending_.empty()) return;
   const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> losses;
-  for (const Pending& pending : pending_)
-    if (pending.loss.defined()) losses.push_back(pending.loss.to(trainer.device(), at::kDouble));
-  const at::Tensor on_host = losses.empty() ? at::Tensor() : at::stack(losses).cpu();
-  const double* next = losses.empty() ? nullptr : on_host.const_data_ptr<double>();
+  std::vector<at::Tensor> numbers;  // of those that have a loss: that and its weight
+  for (const Pending& pending : pending_) {
+    if (!pending.loss.defined()) continue;
+    numbers.push_back(pending.loss.to(trainer.device(), at::kDouble));
+    numbers.push_back(pending.weight.on(trainer.device()).to(at::kDouble));
+  }
+  const at::Tensor on_host = numbers.empty() ? at::Tensor() : at::stack(numbers).cpu();
+  const double* next = numbers.empty() ? nullptr : on_host.const_data_ptr<double>();
   std::vector<double> sums;
   for (const Pending& pending : pending_) {
-    sums.push_back(pending.loss.defined() ? *next++ * pending.weight : 0);
-    sums.push_back(pending.weight);
+    const double loss = pending.loss.defined() ? *next++ : 0;
+    const double weight = pending.loss.defined() ? *next++ : 0;
+    sums.push_back(weight == 0 ? 0 : loss * weight);  // what weighs nothing may be the mean of nothing
+    sums.push_back(weight);
   }
   sums = sum_over_ranks(trainer, std::move(sums));
   for (size_t i = 0; i < pending_.size(); ++i) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <levin/core/base/loss_weight.h>
 #include <levin/core/base/schema.h>
 #include <levin/core/interfaces/callback.h>
 
@@ -65,8 +66,8 @@ class SpikeDetection final : public Callback {
   /// A batch whose loss has not been read.
   struct Pending {
     Spike batch;
-    double weight;    ///< of this rank's loss; 0 where it has none
-    at::Tensor loss;  ///< one element; undefined where it has none
+    at::Tensor loss;    ///< one element; undefined where this rank has none
+    LossWeight weight;  ///< of that loss
   };
 
   /// Reads what is pending, on all ranks together.

@@ -3,17 +3,15 @@
 #include <levin/core/base/expanded_tensor.h>
 #include <levin/core/base/released_storage.h>
 #include <levin/core/interfaces/module.h>
-#include <levin/core/metrics/metric.h>
 
 namespace levin {
 
-JoinScope::JoinScope(TrainerState& state, LoggerConnector& logger, bool joins) : state_(state), joins_(joins) {
+JoinScope::JoinScope(TrainerState& state, bool joins) : state_(state), joins_(joins) {
   if (!joins_) return;
   former_ = std::exchange(state_.joining, true);
   for (const auto& buffer : state_.module->buffers())
     if (!is_released(buffer)) buffers_.emplace_back(buffer, buffer.clone());
-  for (const auto* collector : {&logger.train_metrics(), &logger.evaluation_metrics()})
-    for (metrics::Metric* metric : collector->logged_metrics()) metrics_.emplace_back(metric, metric->state_dict());
+  updates_.emplace();
 }
 
 JoinScope::~JoinScope() {
@@ -21,7 +19,6 @@ JoinScope::~JoinScope() {
   state_.joining = former_;
   const at::NoGradGuard no_grad;
   for (auto& [buffer, copy] : buffers_) copy_elements(copy, buffer);
-  for (const auto& [metric, state] : metrics_) metric->load_state_dict(state);
 }
 
 }  // namespace levin

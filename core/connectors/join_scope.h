@@ -1,21 +1,22 @@
 #pragma once
 
-#include <levin/core/connectors/logger_connector.h>
 #include <levin/core/connectors/trainer_state.h>
+#include <levin/core/metrics/taken_back_updates.h>
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <utility>
 #include <vector>
 
 namespace levin {
 
 /// Hides the batch on which a rank without data joins a step of the others (as PyTorch's Join), since it is not its
-/// own: logs are muted; buffers (running statistics) and the metrics that are logged are put back.
+/// own: logs are muted; buffers (running statistics) and metrics are put back.
 class JoinScope {
  public:
   /// `joins`: false does nothing.
-  JoinScope(TrainerState& state, LoggerConnector& logger, bool joins);
+  JoinScope(TrainerState& state, bool joins);
   ~JoinScope();
   JoinScope(const JoinScope&) = delete;
   JoinScope& operator=(const JoinScope&) = delete;
@@ -25,7 +26,7 @@ class JoinScope {
   const bool joins_;
   bool former_ = false;
   std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;  ///< with their copies
-  std::vector<std::pair<metrics::Metric*, State>> metrics_;
+  std::optional<metrics::TakenBackUpdates> updates_;
 };
 
 }  // namespace levin

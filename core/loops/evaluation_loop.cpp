@@ -219,7 +219,7 @@ bool EvaluationLoop::visit(const DataLoader& loader, const DataLoaderPosition& s
       break;
     }
     if (!fetched) {
-      const JoinScope join(state_, logger_, /*joins=*/true);
+      const JoinScope join(state_, /*joins=*/true);
       visitor(data_.transfer(data_.join_batch(loader), progress.loader), progress.batch);
       ++progress.batch;
       continue;
@@ -227,7 +227,7 @@ bool EvaluationLoop::visit(const DataLoader& loader, const DataLoaderPosition& s
     if (const auto share = pass.share(progress.batch); share && share->own == 0) {
       // Of a batch with fewer examples than ranks, this one has none.
       if (together) {
-        const JoinScope join(state_, logger_, /*joins=*/true);
+        const JoinScope join(state_, /*joins=*/true);
         visitor(data_.transfer(std::move(*fetched), progress.loader), progress.batch);
       }
       ++progress.batch;

@@ -12,6 +12,7 @@
 #include <levin/core/interfaces/independent_steps.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/loops/worker_hint.h>
+#include <levin/core/metrics/taken_back_updates.h>
 #include <levin/core/options/capable_strategies.h>
 #include <levin/core/options/metrics_due.h>
 #include <levin/core/precision/precision.h>
@@ -390,7 +391,7 @@ FitLoop::BatchResult FitLoop::train_batch(Batch host_batch, const BatchInfo& inf
   const int64_t batch_idx = progress_.batch;
   const bool independent = find_independent_steps(strategy_) != nullptr;
   const int64_t steps_before = independent ? last_own_step_ : progress_.global_step;
-  const JoinScope join(state_, logger_, /*joins=*/!info.has_data);
+  const JoinScope join(state_, /*joins=*/!info.has_data);
   const Batch batch = data_.transfer(std::move(host_batch), 0, next);
   logger_.train_metrics().begin(
       {.batch_size = batch.size(), .step_default = true, .training_batches = progress_.total_batches + 1});
@@ -590,12 +591,12 @@ void FitLoop::replay_training_data() {
         "the training data cannot be run again (as the callback stochastic_weight_averaging does for BatchNorm): "
         "the steps of an engine are the program's own; hint: fit");
   Module& module = *state_.module;
-  metrics::Collector& metrics = logger_.train_metrics();
-  if (logger_.active() != &metrics || !module.automatic_optimization)
+  if (logger_.active() != &logger_.train_metrics() || !module.automatic_optimization)
     throw Error("trainer",
                 "the training data can be run again only inside fit, outside of validation, and with automatic "
                 "optimization");
   const RngStateGuard keep_random_state(strategy_.root_device());
+  const metrics::TakenBackUpdates keep_metrics;
   const at::NoGradGuard no_grad;
   DataLoaderPosition beginning = data_.train_position();
   beginning.batch = beginning.first_example = 0;
@@ -608,7 +609,7 @@ void FitLoop::replay_training_data() {
     auto fetched = pass.next();
     if (together ? !strategy_.any_rank(fetched.has_value(), false).first : !fetched) break;
     const auto share = data_.train_ranks() > 1 ? pass.share(batch_idx) : std::nullopt;
-    const JoinScope join(state_, logger_, /*joins=*/!fetched || (share && share->own == 0));
+    const JoinScope join(state_, /*joins=*/!fetched || (share && share->own == 0));
     const MutedScope muted(state_);
     const Batch batch = data_.transfer(fetched ? std::move(*fetched) : data_.join_batch(loader), 0);
     const ForwardScope forward(*options_.precision);
@@ -618,8 +619,6 @@ void FitLoop::replay_training_data() {
     }
     if (ControlPlane* control = strategy_.control_plane()) control->throw_if_failed();
   }
-  // Metrics that the steps updated; those of an epoch that is not over have sums to keep.
-  if (progress_.phase == FitPhase::kEpochDone) metrics.reset();
 }
 
 // ---- Steps without the loop

@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/recording.h>
+#include <levin/core/metrics/update_watch.h>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -60,6 +61,7 @@ std::string describe(const at::Tensor& tensor) { return c10::str(tensor.sizes(),
 Metric::UpdateScope::UpdateScope(Metric& metric)
     : metric_(metric.last_batch_.empty() || metric.updating_ ? nullptr : &metric),
       exceptions_(std::uncaught_exceptions()) {
+  UpdateWatch::tell(metric);
   if (metric_ != nullptr) metric_->begin_update();
 }
 
@@ -200,6 +202,7 @@ void Metric::append_rows(size_t index, const at::Tensor& rows) {
 
 void Metric::reset() {
   const OrdinaryTensors scope;
+  UpdateWatch::tell(*this);
   for (auto& state : states_) {
     if (state.reduction == Reduction::kConcatenate)
       state.value = state.value.narrow(0, 0, 0);
@@ -238,6 +241,7 @@ void Metric::add_values(const std::vector<at::Tensor>& values) {
       throw Error("metrics", fmt::format("cannot merge metric states; got '{}' {} for {}; valid: the same shape; hint: "
                                          "both metrics need the same options",
                                          states_[i].name, describe(values[i]), describe(states_[i].value)));
+  UpdateWatch::tell(*this);
   if (!last_batch_.empty()) begin_batch_if_ended();
   for (size_t i = 0; i < states_.size(); ++i) {
     combine(i, states_[i].value, values[i]);

@@ -5,6 +5,7 @@
 #include <levin/core/base/out_of_memory.h>
 #include <levin/core/base/signals.h>
 #include <levin/core/interfaces/strategy.h>
+#include <levin/core/metrics/taken_back_updates.h>
 #include <levin/core/trainer/trainer.h>
 #include <levin/core/trainer/trainer_components.h>
 
@@ -14,6 +15,7 @@
 #include <chrono>
 #include <exception>
 #include <numeric>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -76,6 +78,7 @@ class DryRun::Impl {
 
   // ---- The steps.
   metrics::Collector metrics_;
+  std::optional<metrics::TakenBackUpdates> updates_{std::in_place};
   std::optional<DataLoader::Pass> pass_;
   int64_t passes_ = 0;
   int64_t in_pass_ = 0;  ///< batches of this pass that were trained on
@@ -126,6 +129,7 @@ void DryRun::Impl::take_back() {
   pass_.reset();
   batch_ = {};
   metrics_.reset();
+  updates_.reset();
   parts_.logger.set_active({.collector = &parts_.logger.train_metrics()});
   parts_.logger.forget_metrics();
   parts_.logger.discard_row();

@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/seed.h>
+#include <levin/core/metrics/taken_back_updates.h>
 #include <levin/core/nn/module_type_name.h>
 #include <levin/core/nn/move_to_device.h>
 #include <levin/strategies/pipeline/module_scopes.h>
@@ -73,6 +74,7 @@ Tensors first_inputs(Module& module, SequentialImpl& sequential, const Batch& ba
   ReplicaLogs unheard({module.device()});
   unheard.begin(*module.attached_runtime());
   const RuntimeScope recording(module, unheard.runtime(0));
+  const metrics::TakenBackUpdates keep_metrics;
   FirstInputs runner;
   sequential.set_runner(&runner);
   try {

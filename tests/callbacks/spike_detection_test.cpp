@@ -21,11 +21,17 @@ using testing::refusal_of;
 
 constexpr double kNotANumber = std::numeric_limits<double>::quiet_NaN();
 
-/// The loss of batch i is the i-th value of the data, whatever the weights are.
+/// The loss of batch i is the i-th value of the data, whatever the weights are: a mean by the examples' counts, if any.
 class ScriptedLoss : public Module {
  public:
   ScriptedLoss() { weight_ = register_parameter("weight", at::zeros({1})); }
-  StepOutput training_step(const Batch& batch, int64_t) override { return batch["loss"].mean() + 0 * weight_.sum(); }
+  StepOutput training_step(const Batch& batch, int64_t) override {
+    const at::Tensor* counts = batch.find("count");
+    if (counts == nullptr) return batch["loss"].mean() + 0 * weight_.sum();
+    const at::Tensor count = counts->sum();
+    return StepOutput(
+        {.loss = (batch["loss"] * *counts).sum() / count.clamp_min(1) + 0 * weight_.sum(), .weight = count});
+  }
   OptimizerConfigs configure_optimizers() override {
     return std::make_shared<optim::SGD>(parameters(), optim::SGDOptions{.lr = 0.1});
   }
@@ -36,6 +42,7 @@ class ScriptedLoss : public Module {
 
 struct Script {
   std::vector<double> losses;
+  std::vector<int64_t> counts = {};  ///< of each example
   SpikeDetectionOptions options;
   Devices devices;
   int64_t every = 1;  ///< log_every_n_steps
@@ -84,7 +91,9 @@ Result run(const Script& script, const std::string& ckpt = "") {
     values.push_back(static_cast<float>(loss * 0.5));
     values.push_back(static_cast<float>(loss * 1.5));
   }
-  const auto data = std::make_shared<data::TensorDataset>(Batch{{"loss", at::tensor(values)}});
+  Batch examples{{"loss", at::tensor(values)}};
+  if (!script.counts.empty()) examples.set("count", at::tensor(script.counts));
+  const auto data = std::make_shared<data::TensorDataset>(examples);
   Trainer trainer(options);
   trainer.fit(make<ScriptedLoss>(), DataLoader(data, {.global_batch_size = 2}), {}, ckpt);
   return {detection->spikes(), detection->state_dict(), trainer.global_step(),
@@ -145,6 +154,21 @@ TEST(SpikeDetection, TakesTheMeanOverTheRanks) {
   script.devices = {"ddp_threads", 2};
   const Result both = run(script);
   EXPECT_EQ(batches_of(single), (Batches{3, 7, 3, 7}));
+  EXPECT_EQ(batches_of(both), batches_of(single));
+  EXPECT_EQ(both.file, single.file);
+}
+
+TEST(SpikeDetection, WeighsLossesAsTheirStepDoes) {
+  // Losses of 0.5 and 1.5 times the scripted ones; those without a count are no losses at all.
+  Script script{.losses = {2, 2, 2, 2, 2, 2, 2, 4},
+                .counts = {1, 3, 1, 3, 0, 0, 0, 0, 0, 0, 1, 3, 0, 1, 1, 3},
+                .options = {.window = 3, .warmup = 1, .rtol = 0.4}};
+  const Result single = run(script);
+  EXPECT_EQ(batches_of(single), (Batches{7}));
+  EXPECT_EQ(single.spikes.at(0).loss, 5);
+  EXPECT_EQ(single.spikes.at(0).mean, (2.5 + 2.5 + 3) / 3);
+  script.devices = {"ddp_threads", 2};
+  const Result both = run(script);
   EXPECT_EQ(batches_of(both), batches_of(single));
   EXPECT_EQ(both.file, single.file);
 }
