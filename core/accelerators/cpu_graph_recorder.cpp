@@ -199,7 +199,7 @@ void CpuGraphRecorder::abandon_step() {
 std::string CpuGraphRecorder::held_result(const std::vector<at::Tensor>& known) const {
   std::vector<at::Tensor> all = known;
   all.insert(all.end(), results_.begin(), results_.end());
-  return recording_->trace().held_result(all);
+  return recording_->trace().held_result(all, batch_size_);
 }
 
 std::string CpuGraphRecorder::finish() {

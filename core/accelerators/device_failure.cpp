@@ -77,6 +77,15 @@ std::string mixed(std::string_view text, const at::Device& device) {
       first_line(text), device.str());
 }
 
+/// oneDNN: "could not create a primitive descriptor for the LSTM forward propagation primitive. ..."
+std::string lacks_kernel(std::string_view text) {
+  return fmt::format(
+      "this CPU has no kernel for an operation on tensors of this type; got: {}; hint: precision bf16-mixed or "
+      "32-true, or "
+      "that operation in float32, with levin::FullPrecision and x.to(torch::kFloat)",
+      first_line(text));
+}
+
 }  // namespace
 
 std::exception_ptr explain_device_failure(const std::exception_ptr& error, const at::Device& device,
@@ -96,6 +105,10 @@ std::exception_ptr explain_device_failure(const std::exception_ptr& error, const
     else if (says("must have the same dtype"))
       return std::make_exception_ptr(Error("precision", of_two_types(text)));
     if (!explained.empty()) return std::make_exception_ptr(Error("device", explained));
+  } catch (const std::exception& other) {
+    const std::string_view text = other.what();
+    if (text.starts_with("could not create a primitive"))
+      return std::make_exception_ptr(Error("device", lacks_kernel(text)));
   } catch (...) {
     // Not of LibTorch.
   }

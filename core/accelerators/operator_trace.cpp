@@ -109,7 +109,7 @@ void OperatorTrace::add_generator(const at::Generator& generator) {
   if (std::find(generators.begin(), generators.end(), generator) == generators.end()) generators.push_back(generator);
 }
 
-std::string OperatorTrace::held_result(const std::vector<at::Tensor>& known) const {
+std::string OperatorTrace::held_result(const std::vector<at::Tensor>& known, const size_t of_batch) const {
   std::unordered_set<const c10::TensorImpl*> seen;
   std::unordered_map<const c10::StorageImpl*, size_t> holders;
   const auto count = [&](const at::Tensor& tensor) {
@@ -120,9 +120,12 @@ std::string OperatorTrace::held_result(const std::vector<at::Tensor>& known) con
     for (const auto* values : {&call.arguments, &call.results})
       for (const c10::IValue& value : *values) for_each_tensor(value, count);
   for (const at::Tensor& tensor : known) count(tensor);
-  for (const TracedStorage& traced : storages) {
+  for (size_t number = 0; number < storages.size(); ++number) {
+    const TracedStorage& traced = storages[number];
     const size_t expected = holders[traced.storage.unsafeGetStorageImpl()] + 1;
-    if (traced.maker && traced.storage.use_count() > expected) return calls[*traced.maker].place();
+    if (traced.storage.use_count() <= expected) continue;
+    if (traced.maker) return fmt::format("what {} gave", calls[*traced.maker].place());
+    if (number < of_batch) return "a tensor of the batch";
   }
   return "";
 }

@@ -71,8 +71,9 @@ class OperatorTrace {
   std::string lost_memory() const;
   void add_generator(const at::Generator& generator);
 
-  /// Names the call that made a result which somebody holds beside the trace and `known`; empty when nobody does.
-  std::string held_result(const std::vector<at::Tensor>& known) const;
+  /// Returns what somebody holds beside the trace and `known`, "what aten::mul.Tensor gave" or "a tensor of the batch"
+  /// (the first `of_batch` inputs); empty when nobody does.
+  std::string held_result(const std::vector<at::Tensor>& known, size_t of_batch) const;
   /// Returns in which call of a part the other trace does something else, in words; empty where there is none. What
   /// differs in memory alone is not seen.
   std::string difference(const OperatorTrace& other, size_t part) const;

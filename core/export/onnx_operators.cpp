@@ -832,6 +832,22 @@ void where_extreme(OnnxNode& node, const char* type) {
 void argmax(OnnxNode& node) { where_extreme(node, "ArgMax"); }
 void argmin(OnnxNode& node) { where_extreme(node, "ArgMin"); }
 
+/// Vector norms of order 2, 1 and infinity.
+void norm(OnnxNode& node, const char* order) {
+  const double p = node.is_none(order) ? 2 : node.real(order);
+  if (p != 1 && p != 2 && !(std::isinf(p) && p > 0)) node.refuse("it is of another order than 1, 2 and infinity");
+  const at::ScalarType type = node.result_type();
+  const int64_t rank = node.rank("self");
+  const Ints dimensions = reduced_dimensions(node, rank);
+  const std::string size = node.make("Abs", {node.operand("self", type)});
+  if (rank == 0) return node.give(size);
+  if (std::isinf(p)) return node.give(extreme_value(node, "ReduceMax", size, type, dimensions));
+  if (p == 1) return node.give(reduced(node, "ReduceSum", size, dimensions));
+  node.give(node.make("Sqrt", {reduced(node, "ReduceSum", node.make("Mul", {size, size}), dimensions)}));
+}
+void power_norm(OnnxNode& node) { norm(node, "p"); }
+void vector_norm(OnnxNode& node) { norm(node, "ord"); }
+
 void cumulative_sum(OnnxNode& node) {
   const std::string self = node.operand("self", node.result_type());
   const int64_t rank = node.rank("self");
@@ -1349,6 +1365,7 @@ const std::unordered_map<std::string_view, OnnxConversion>& conversions() {
       {"aten::layer_norm", layer_norm},
       {"aten::le", less_equal},
       {"aten::leaky_relu", leaky_relu},
+      {"aten::linalg_vector_norm", vector_norm},
       {"aten::linear", linear},
       {"aten::log", unary<"Log">},
       {"aten::log_softmax", log_softmax},
@@ -1374,6 +1391,7 @@ const std::unordered_map<std::string_view, OnnxConversion>& conversions() {
       {"aten::narrow", narrow},
       {"aten::ne", not_equal},
       {"aten::neg", unary<"Neg">},
+      {"aten::norm", power_norm},
       {"aten::ones", ones},
       {"aten::ones_like", ones_like},
       {"aten::outer", outer},
@@ -1421,6 +1439,9 @@ const std::unordered_map<std::string_view, OnnxConversion>& conversions() {
       {"aten::type_as", converted},
       {"aten::unbind", unbind},
       {"aten::unflatten", unflatten},
+      {"aten::unsafe_chunk", split_evenly},
+      {"aten::unsafe_split", split_evenly},
+      {"aten::unsafe_split_with_sizes", split_with_sizes},
       {"aten::unsqueeze", unsqueeze},
       {"aten::upsample_bilinear2d", resize_linear},
       {"aten::upsample_nearest2d", resize_nearest},

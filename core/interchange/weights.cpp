@@ -255,6 +255,17 @@ Place find_weights(const TorchFile& file, const std::string& key) {
                                      file.path(), join(keys), kWholeFile));
 }
 
+/// Tensors that PyTorch makes in ways of their own (nested ones, those of wrapper classes or without memory) are not
+/// read.
+void refuse_other_tensors(const std::string& path, const PickleValue& place) {
+  for (const auto& [name, value] : place.pairs)
+    if (name->is(Kind::kText) && value->is(Kind::kObject) && value->text.starts_with("torch._utils._rebuild_"))
+      throw Error("weights",
+                  fmt::format("{}: the tensor '{}' cannot be read; got one made by {}; valid: dense and sparse "
+                              "tensors; hint: convert it before it is saved, or leave it out",
+                              path, name->text.substr(0, 80), value->text.substr(0, 80)));
+}
+
 /// What makes two tensors of a file the same: their elements' place and order.
 using Elements = std::tuple<const void*, at::ScalarType, std::vector<int64_t>, std::vector<int64_t>>;
 
@@ -266,6 +277,7 @@ void add_torch_file(Weights& weights, const std::string& path, const std::string
     weights.format = WeightsFormat::kLightning;
   const Place found = find_weights(*file, key);
   weights.key = found.key;
+  refuse_other_tensors(path, *found.value);
   std::map<Elements, std::shared_ptr<const SavedTensor>> made;
   bool any = false;
   for_each_tensor(*found.value, [&](const std::string& name, const at::Tensor& tensor) {

@@ -220,7 +220,7 @@ bool RecordedStep::finish(Shape& shape, const Batch& batch) {
       return false;
     }
     give_up(
-        fmt::format("something keeps what {} gave for after the step, where replays would not renew it; hint: "
+        fmt::format("something keeps {} for after the step, where replays would not renew it; hint: "
                     "return it in the step's outputs, and keep it in on_train_batch_end",
                     held));
     return false;

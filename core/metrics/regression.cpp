@@ -9,6 +9,7 @@
 #include <ATen/ops/_unique2.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/isnan.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
@@ -169,7 +170,9 @@ SpearmanCorrelation& SpearmanCorrelation::update(const at::Tensor& predictions, 
 }
 
 at::Tensor SpearmanCorrelation::compute() const {
-  if (state(0).numel() == 0) return at::full({}, kUndefined, at::kDouble);
+  const bool has_nan = at::isnan(state(0)).any().item<bool>() || at::isnan(state(1)).any().item<bool>();
+  // NaN has no rank.
+  if (state(0).numel() == 0 || has_nan) return at::full({}, kUndefined, at::kDouble);
   return PearsonCorrelation().update(ranks(state(0)), ranks(state(1))).compute();
 }
 

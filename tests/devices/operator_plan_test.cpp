@@ -238,9 +238,9 @@ TEST(OperatorRecording, AnOrdinaryStepThatDoesSomethingElseIsFound) {
   EXPECT_THAT(recorded.compare(numbers(2, 1)), HasSubstr("where the recorded one ran aten::sum"));
 }
 
-TEST(OperatorRecording, AResultThatIsKeptIsFound) {
+TEST(OperatorRecording, WhatIsKeptIsFound) {
   CpuGraphRecorder recorder;
-  const at::Tensor x = recorder.begin_step({numbers(2)}, {}, {}).front();
+  at::Tensor x = recorder.begin_step({numbers(2)}, {}, {}).front();
   at::Tensor result;
   at::Tensor kept;
   recorder.watch([&] {
@@ -249,7 +249,9 @@ TEST(OperatorRecording, AResultThatIsKeptIsFound) {
     result = y.sum();
   });
   ASSERT_EQ(recorder.end_step({result}), "");
-  EXPECT_EQ(recorder.held_result({result}), "aten::exp");
+  EXPECT_EQ(recorder.held_result({result}), "a tensor of the batch");
+  x.reset();
+  EXPECT_EQ(recorder.held_result({result}), "what aten::exp gave");
   kept.reset();
   EXPECT_EQ(recorder.held_result({result}), "");
 }

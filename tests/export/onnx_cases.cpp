@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include <cmath>
+#include <limits>
 
 namespace levin::testing {
 
@@ -279,6 +280,8 @@ void add_shape_cases(OnnxCases& cases) {
   cases.lists("chunk", plain({3, 7}), [](const Tensor& x) { return x.chunk(3, -1); });
   cases.lists("split", plain({3, 7}), [](const Tensor& x) { return x.split(3, 1); });
   cases.lists("split_with_sizes", plain({3, 7}), [](const Tensor& x) { return x.split_with_sizes({2, 0, 5}, -1); });
+  cases.lists("unsafe_chunk", plain({3, 7}), [](const Tensor& x) { return x.unsafe_chunk(3, -1); });
+  cases.lists("unsafe_split", plain({3, 7}), [](const Tensor& x) { return x.unsafe_split(3, 1); });
   cases.lists("split_used_partly", plain({3, 7}), [](const Tensor& x) {
     const auto parts = x.split(2, 1);
     return std::vector<Tensor>{parts[3], parts[1] * 2};
@@ -392,7 +395,19 @@ void add_reduction_cases(OnnxCases& cases) {
                                                                            {"_infinite", below}}) {
     cases.one("sum" + name, x, [](const Tensor& x) { return x.sum(-1, true); });
     cases.one("sum_all" + name, x, [](const Tensor& x) { return x.sum(); });
+    if (c10::isFloatingType(x.scalar_type())) {
+      cases.one("norm" + name, x, [](const Tensor& x) { return x.norm(); });
+      cases.one("norm_dim" + name, x, [](const Tensor& x) { return x.norm(2, 1, true); });
+      cases.one("norm_1" + name, x, [](const Tensor& x) { return x.norm(1, -1); });
+      cases.one("vector_norm" + name, x,
+                [](const Tensor& x) { return at::linalg_vector_norm(x, 2, at::IntArrayRef{1}); });
+      cases.one("normalize" + name, x, [](const Tensor& x) { return torch::nn::functional::normalize(x); });
+    }
     if (x.size(1) == 0) continue;
+    if (c10::isFloatingType(x.scalar_type()))
+      cases.one("norm_infinity" + name, x, [](const Tensor& x) {
+        return at::linalg_vector_norm(x, std::numeric_limits<double>::infinity(), at::IntArrayRef{1});
+      });
     cases.one("amax" + name, x, [](const Tensor& x) { return x.amax(1); });
     cases.one("amin" + name, x, [](const Tensor& x) { return x.amin(-1, true); });
     cases.lists("max_dim" + name, x, [](const Tensor& x) {

@@ -91,6 +91,9 @@ def make(folder):
     torch.save({"epoch": 3, "model": {"fc.weight": torch.ones(2, 3)}, "ema": {"fc.weight": torch.zeros(2, 3)}},
                folder / "two.pth")
     torch.save({"epoch": 3, "net": {"fc.weight": torch.ones(2, 3), "fc.bias": torch.zeros(2)}}, folder / "one.pth")
+    unread = {"nested": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "meta": torch.empty(3, device="meta")}
+    for name, tensor in unread.items():
+        torch.save({"fc.weight": torch.ones(2, 3), "other": tensor}, folder / f"unread_{name}.pth")
     weights = {"fc.weight": torch.ones(2, 3), "fc.bias": torch.zeros(2)}
     other = {"fc.weight": torch.zeros(2, 3), "fc.bias": torch.ones(2)}
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1, momentum=0.9)

@@ -133,6 +133,12 @@ TEST_F(PythonFiles, WeightsAreFoundInModulesAndInsideOfOtherThings) {
   EXPECT_THAT(error_of([] { open_weights(path("script.pt")); }), HasSubstr("TorchScript"));
 }
 
+TEST_F(PythonFiles, TensorsThatCannotBeReadAreNamed) {
+  for (const char* name : {"unread_nested.pth", "unread_meta.pth"})
+    EXPECT_THAT(error_of([&] { open_weights(path(name)); }),
+                HasSubstr("the tensor 'other' cannot be read; got one made by"));
+}
+
 TEST_F(PythonFiles, TensorsBesideAStateDictAreNoWeights) {
   for (const char* name : {"imagenet", "tutorial", "beside", "beside_first", "state_dict_and_more", "deeper", "twice",
                            "parameters", "flat", "arrays"}) {

@@ -1,3 +1,4 @@
+#include <levin/core/metrics/mean_squared_error.h>
 #include <levin/core/metrics/regression.h>
 
 #include "metric_oracle.h"
@@ -9,6 +10,7 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <vector>
 
 namespace levin::metrics {
@@ -61,6 +63,22 @@ TEST(Regression, DegenerateTargetsHaveNoCorrelation) {
   EXPECT_TRUE(all_nan(R2Score().update(rising.narrow(0, 0, 1), rising.narrow(0, 1, 1)).compute()));
   EXPECT_DOUBLE_EQ(SpearmanCorrelation().update(rising, rising.exp()).compute().item<double>(), 1);
   EXPECT_DOUBLE_EQ(PearsonCorrelation().update(rising, -rising).compute().item<double>(), -1);
+}
+
+TEST(Regression, NanAmongTheValuesIsNan) {
+  const at::Tensor rising = at::arange(4, at::kDouble);
+  const at::Tensor with_nan = rising.masked_fill(rising == 2, std::numeric_limits<double>::quiet_NaN());
+  const auto expect_nan = [&](const auto& make) {
+    EXPECT_TRUE(all_nan(make().update(with_nan, rising).compute()));
+    EXPECT_TRUE(all_nan(make().update(rising, with_nan).compute()));
+  };
+  expect_nan([] { return MeanSquaredError({}); });
+  expect_nan([] { return MeanAbsoluteError(); });
+  expect_nan([] { return MeanAbsolutePercentageError(); });
+  expect_nan([] { return R2Score(); });
+  expect_nan([] { return ExplainedVariance(); });
+  expect_nan([] { return PearsonCorrelation(); });
+  expect_nan([] { return SpearmanCorrelation(); });
 }
 
 TEST(Regression, ErrorsNameTheMetric) {

@@ -141,6 +141,8 @@ struct Net final : Module {
     seen_y = batch["y"];
     at::Tensor loss = network.loss(batch["x"], batch["y"]);
     if (change_loss) loss = change_loss(*this, loss, batch_idx);
+    seen_x.reset();
+    seen_y.reset();
     log("loss", loss, {.on_step = true, .on_epoch = true});
     log("samples", batch["y"].sum(), {.on_step = false, .on_epoch = true, .reduce = LogReduce::kSum});
     return StepOutput({.loss = loss, .outputs = {{"x", batch["x"]}, {"double", loss * 2}}});
@@ -162,7 +164,7 @@ struct Net final : Module {
   std::function<void(Net&)> before_step;
   std::function<at::Tensor(Net&, const at::Tensor& loss, int64_t batch_idx)> change_loss;
   at::Tensor kept;
-  at::Tensor seen_x;  ///< of the batch of the step
+  at::Tensor seen_x;  ///< of the batch of the step under way
   at::Tensor seen_y;
 };
 

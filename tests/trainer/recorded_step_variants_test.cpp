@@ -98,6 +98,7 @@ struct VariantNet final : Module {
   at::Tensor table;
   at::Tensor hidden;  ///< of the step under way
   at::Tensor scale = at::ones({});
+  Batch kept;
   std::vector<float> numbers = std::vector<float>(8, 0.5F);
   at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(5);
   at::Generator other_generator = at::make_generator<at::CPUGeneratorImpl>(6);
@@ -935,6 +936,37 @@ TEST(RecordedStepVariants, LossesThatHooksUse) {
                      }};
   fit_variant(late, false);
   EXPECT_THAT([&] { fit_variant(late, true); }, ThrowsMessage<Error>(HasSubstr("on_before_backward adds a hook")));
+}
+
+TEST(RecordedStepVariants, BatchesThatAreKept) {
+  const auto kept_by_step = [](const char* name, const std::function<void(VariantNet&, const Batch&)>& keep) {
+    return Variant{.name = name,
+                   .change =
+                       [keep](VariantNet& net, const at::Tensor& loss, const Batch& batch, int64_t) {
+                         keep(net, batch);
+                         return loss;
+                       },
+                   .after_batch = [](VariantNet& net, Trainer&) { net.table.add_(net.kept["x"].sum()); },
+                   .says = "something keeps a tensor of the batch for after the step"};
+  };
+  expect_the_same_bits(
+      {kept_by_step("the batch", [](VariantNet& net, const Batch& batch) { net.kept = batch; }),
+       kept_by_step("a tensor", [](VariantNet& net, const Batch& batch) { net.kept["x"] = batch["x"]; }),
+       kept_by_step("a view", [](VariantNet& net, const Batch& batch) { net.kept["x"] = batch["x"].select(1, 2); }),
+       kept_by_step("the same by another name",
+                    [](VariantNet& net, const Batch& batch) {
+                      net.kept["x"] = batch["x"].detach().to(at::kFloat).contiguous();
+                    }),
+       {.name = "by a callback",
+        .options =
+            [](TrainerOptions& options) {
+              options.callbacks.push_back(make<LambdaCallback>(LambdaCallbackOptions{
+                  .on_train_batch_end = [kept = std::make_shared<std::vector<Batch>>()](
+                                            Trainer&, Module&, const StepOutput&, const Batch& batch, int64_t) {
+                    kept->push_back(batch);
+                  }}));
+            },
+        .is_replayed = true}});
 }
 
 TEST(RecordedStepVariants, MemoryOfOthers) {
