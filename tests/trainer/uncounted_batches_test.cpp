@@ -90,7 +90,7 @@ TEST_P(UncountedBatches, ThoseToJoinOnBeforeTheFirstOfItsOwn) {
 TEST_P(UncountedBatches, ThoseOfASearch) {
   std::vector<Spec<Callback>> finders = {make<LearningRateFinder>({.num_training_steps = 4, .update_attr = false})};
   if (std::string(GetParam().strategy).find("sharded") == std::string::npos)  // which refuses the other one
-    finders.emplace_back(make<BatchSizeFinder>({.max_trials = 2, .init_val = 2, .update_attr = false}));
+    finders.emplace_back(make<BatchSizeFinder>({.init_val = 2, .max_trials = 2, .update_attr = false}));
   for (const auto& finder : finders) {
     TrainerOptions searching = options();
     searching.callbacks = {finder};
