@@ -40,12 +40,9 @@ RunResult TrainerRun::launch(RunThreadRank run_thread_rank) {
   run_thread_rank_ = std::move(run_thread_rank);
   seed_ = global_seed();
   start_anew();
-  std::optional<SignalScope> signals;
+  const SignalScope signals(parts_.options.given.handle_signals && !request_.is_driven);
   std::optional<log::QuietScope> quiet;
-  if (request_.is_driven)
-    quiet.emplace();
-  else
-    signals.emplace(parts_.options.given.handle_signals);
+  if (request_.is_driven) quiet.emplace();
   const EndOfCall end{.stop = parts_.stop, .is_fit = request_.stage == Stage::kFit && !request_.tune};
   const auto token = parts_.stop.follow_token(end.is_fit);
   try {
@@ -64,6 +61,7 @@ RunResult TrainerRun::launch(RunThreadRank run_thread_rank) {
 
 void TrainerRun::open() {
   call_.emplace(parts_.at_work, to_string(request_.stage));
+  signals_.emplace(/*handles=*/false);  // those that came before are none of this call's
   try {
     start_anew();
     using Token = decltype(parts_.stop.follow_token(true));
@@ -81,6 +79,7 @@ void TrainerRun::open() {
 void TrainerRun::close() {
   token_.reset();
   parts_.stop.end_call(/*takes_requests=*/true);
+  signals_.reset();
   call_.reset();
 }
 

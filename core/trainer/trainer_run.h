@@ -1,5 +1,6 @@
 #pragma once
 
+#include <levin/core/base/signals.h>
 #include <levin/core/interfaces/launcher.h>
 #include <levin/core/trainer/call_scope.h>
 #include <levin/core/trainer/run_request.h>
@@ -48,6 +49,7 @@ class TrainerRun final : private RankProgram {
   RunThreadRank run_thread_rank_;
   // From open to close.
   std::optional<CallScope> call_;
+  std::optional<SignalScope> signals_;
   std::shared_ptr<void> token_;  ///< while it lives, requests of the stop token are passed on
   uint64_t seed_ = 0;            ///< of the calling thread
   RunResult result_;

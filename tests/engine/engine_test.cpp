@@ -611,6 +611,13 @@ TEST(Engine, IsNotEndedByASignalThatATrainerGot) {
   EXPECT_EQ(engine.step(), 3);
   engine.close();
   EXPECT_EQ(engine.trainer().status(), TrainerStatus::kFinished);
+
+  TrainerOptions options = quiet(-1);
+  options.strategy = "ddp_spawn";
+  options.devices = 2;
+  Engine forks(make_module(), options);
+  forks.run([](Rank& rank) { rank.train_step(tiny_batch()); });
+  EXPECT_EQ(forks.step(), 1);
 }
 
 TEST(Engine, TwoInTwoThreadsWorkSideBySide) {

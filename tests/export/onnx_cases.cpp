@@ -282,6 +282,9 @@ void add_shape_cases(OnnxCases& cases) {
   cases.lists("split_with_sizes", plain({3, 7}), [](const Tensor& x) { return x.split_with_sizes({2, 0, 5}, -1); });
   cases.lists("unsafe_chunk", plain({3, 7}), [](const Tensor& x) { return x.unsafe_chunk(3, -1); });
   cases.lists("unsafe_split", plain({3, 7}), [](const Tensor& x) { return x.unsafe_split(3, 1); });
+  cases.lists("unsafe_split_with_sizes", plain({3, 7}), [](const Tensor& x) {
+    return x.unsafe_split_with_sizes({2, 0, 5}, -1);
+  });
   cases.lists("split_used_partly", plain({3, 7}), [](const Tensor& x) {
     const auto parts = x.split(2, 1);
     return std::vector<Tensor>{parts[3], parts[1] * 2};
