@@ -72,7 +72,7 @@ class OperatorTrace {
   void add_generator(const at::Generator& generator);
 
   /// Returns what somebody holds beside the trace and `known`, "what aten::mul.Tensor gave" or "a tensor of the batch"
-  /// (the first `of_batch` inputs); empty when nobody does.
+  /// (the first `of_batch` inputs); empty when none is held.
   std::string held_result(const std::vector<at::Tensor>& known, size_t of_batch) const;
   /// Returns in which call of a part the other trace does something else, in words; empty where there is none. What
   /// differs in memory alone is not seen.

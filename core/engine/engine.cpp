@@ -208,9 +208,8 @@ class Engine::Calls final : public RankCalls {
 
   const std::unique_ptr<Trainer> trainer_;
   RunRequest request_;
-  bool starts_ranks_ =
-      false;  ///< run() does, as threads or processes; else this process is the only rank, or one of several
-  bool is_running_ = false;  ///< run()
+  bool starts_ranks_ = false;  ///< run() starts the ranks; else this process is one
+  bool is_running_ = false;    ///< run()
   std::optional<TrainerCallScope> generator_;
   std::optional<TrainerRun> run_;
   std::optional<RankRun> rank_;  ///< once started

@@ -63,7 +63,7 @@ class StepRecording {
     if (failure_.empty()) failure_ = why;
   }
   bool is_finished() const { return finished_; }
-  /// Returns which result or tensor of the batch somebody still holds after the first step; empty when nobody does.
+  /// Returns which result or tensor of the batch is still held after the first step; empty when none is.
   std::string held_result() const;
   /// Makes the first step ready for replays, when its output has been let go. Returns why it cannot be.
   virtual std::string finish();

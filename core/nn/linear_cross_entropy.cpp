@@ -61,7 +61,7 @@ struct Problem {
   LinearCrossEntropyOptions options;
 };
 
-/// Rows in the making: their losses, and in place of the logits the gradients by them.
+/// The losses of rows of logits, and their gradients, which overwrite the logits.
 class ChunkLoss {
  public:
   ChunkLoss(const Problem& problem, at::Tensor row_weights, at::Tensor scale, bool wants_gradients)

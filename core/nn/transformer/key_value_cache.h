@@ -58,7 +58,7 @@ class KeyValueCache {
   /// Returns how many tokens were added, padding included.
   int64_t length() const { return length_; }
   int64_t nbytes() const;
-  /// Takes rows of the batch, int64 [M], in place of all: for beams, and for texts that have ended.
+  /// Keeps only these rows of the batch, int64 [M], in this order: for beams, and for texts that have ended.
   void select_rows(const at::Tensor& rows);
   void clear();
 

@@ -165,7 +165,7 @@ class Reader {
     if (found < 1) fail(key, fmt::format("is at least 1; got {}", found));
     return found;
   }
-  /// Throws where something is there that changes what a model computes and that nobody asked for.
+  /// Throws where the file has a key that changes what a model computes and that has not been read.
   void refuse_rest(const std::string& family) const {
     for (const auto& entry : config_.entries()) {
       if (is_off(entry.value) || asked_.contains(entry.key) || passed_over().contains(entry.key)) continue;

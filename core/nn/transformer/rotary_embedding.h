@@ -66,7 +66,7 @@ class RotaryEmbeddingImpl : public torch::nn::Module {
 TORCH_MODULE(RotaryEmbedding);
 
 /// Scope of one forward on this thread, in which a RotaryEmbedding computes its cosines and sines once for each tensor
-/// of positions, which nobody changes meanwhile. The stacks and CausalLanguageModel open one; within another it does
+/// of positions, which must not change meanwhile. The stacks and CausalLanguageModel open one; within another it does
 /// nothing. Nothing outlives it, so that steps can be recorded.
 class [[nodiscard]] RotaryScope {
  public:
