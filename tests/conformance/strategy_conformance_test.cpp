@@ -12,6 +12,8 @@
 #include <fmt/format.h>
 #include <gmock/gmock-matchers.h>
 
+#include <ATen/autocast_mode.h>
+
 #include <algorithm>
 #include <cmath>
 #include <fstream>
@@ -28,16 +30,28 @@ constexpr const char* kLstmStages =
 
 constexpr const char* kNoBfloat16Lstm = "oneDNN has no LSTM in bf16 for this processor; 64-true is tested";
 
-/// LibTorch gives LSTMs in bf16 to oneDNN, which lacks them for some processors that LibTorch takes for able.
+/// LibTorch gives LSTMs in bf16 to oneDNN, which lacks them for some processors that LibTorch takes for able, and for
+/// others those of which autocast converts the weights alone.
 bool has_bfloat16_lstm() {
-  try {
-    torch::nn::LSTM lstm(4, 4);
-    lstm->to(torch::kBFloat16);
-    std::get<0>(lstm(torch::ones({1, 1, 4}, torch::kBFloat16))).sum().backward();
-    return true;
-  } catch (const std::exception&) {
-    return false;
+  const bool was_enabled = at::autocast::is_autocast_enabled(at::kCPU);
+  const at::ScalarType type_before = at::autocast::get_autocast_dtype(at::kCPU);
+  at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+  bool has_both = true;
+  for (const bool converts : {false, true}) {
+    at::autocast::set_autocast_enabled(at::kCPU, converts);
+    try {
+      torch::nn::LSTM lstm(4, 4);
+      if (!converts) lstm->to(torch::kBFloat16);
+      const at::Tensor x = torch::ones({1, 1, 4}, converts ? torch::kFloat : torch::kBFloat16);
+      std::get<0>(lstm(x)).sum().backward();
+    } catch (const std::exception&) {
+      has_both = false;
+    }
   }
+  at::autocast::clear_cache();
+  at::autocast::set_autocast_enabled(at::kCPU, was_enabled);
+  at::autocast::set_autocast_dtype(at::kCPU, type_before);
+  return has_both;
 }
 
 constexpr const char* kProgramEnds =
