@@ -21,6 +21,7 @@ namespace {
 
 constexpr const char* kPath = "trainer.strategy";
 constexpr const char* kSize = "size";
+constexpr std::string_view kOfShard = "shard_";  ///< with it a pipeline's options of how a stage is divided begin
 
 /// What a mesh says of a dimension.
 struct Part {
@@ -71,6 +72,11 @@ void read_part(Part& part, const Config& node) {
   part.size = size == nullptr ? std::nullopt : read_size(*size, path + "." + kSize);
   for (const auto& [key, origin, value] : node.entries()) {
     if (key == kSize) continue;
+    if (part.dimension == DeviceMesh::kPipeline && key.starts_with(kOfShard) && key != "shard_group" &&
+        key != "shard_optimizer")
+      throw ConfigError(fmt::format("{}{}.{} is an option of the ranks that divide a stage; hint: write it as {}.{}.{}",
+                                    origin.prefix(), path, key, kPath, DeviceMesh::kShard,
+                                    key.substr(kOfShard.size())));
     if (is_said_by_sizes(key))
       throw ConfigError(
           fmt::format("{}{}.{} is what the sizes of the mesh say; hint: leave it out, and give the sizes of "
@@ -177,9 +183,7 @@ Config with_sizes(Config mesh, bool as_mappings) {
 
 bool is_rank_option(std::string_view name) { return std::ranges::find(rank_options(), name) != rank_options().end(); }
 
-bool is_said_by_sizes(std::string_view name) {
-  return name == "data_parallel" || name == "shard_optimizer" || name == "shard_group";
-}
+bool is_said_by_sizes(std::string_view name) { return name == "data_parallel" || name.starts_with(kOfShard); }
 
 std::vector<FieldDoc> fields_of(const MeshDimension& dimension, const Registry<Strategy>& strategies) {
   std::vector<FieldDoc> fields{{.name = kSize,
@@ -241,13 +245,13 @@ Config strategy_of_mesh(const Config& mesh, int64_t ranks) {
   if (&outer != &pipeline) return strategy;
   strategy.set("data_parallel", as_text(*replicate.size * *shard.size));
   if (*shard.size == 1) return strategy;
-  const Config* const stage = shard.options.find("stage");
-  if (stage != nullptr && stage->text() != "1")
-    throw ConfigError(
-        fmt::format("{}{}.shard.stage is {}; valid beside pipeline: 1 (ranks of a stage divide the optimizer's state)",
-                    stage->origin().prefix(), kPath, stage->describe()));
-  shard.options.erase("stage");
-  refuse_options(shard, "beside pipeline, where shard has the one option stage: 1");
+  for (const char* option : {"stage", "prefetch", "keep_window_gradients"}) {
+    const Config* const value = shard.options.find(option);
+    if (value == nullptr) continue;
+    strategy.set(fmt::format("{}{}", kOfShard, option), *value, value->origin());
+    shard.options.erase(option);
+  }
+  refuse_options(shard, "beside pipeline, where shard has the options stage, prefetch and keep_window_gradients");
   strategy.set("shard_optimizer", Config::scalar("true"));
   strategy.set("shard_group", as_text(*shard.size));
   return strategy;

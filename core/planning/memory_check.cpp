@@ -38,7 +38,8 @@ std::optional<PlanRow> planned_way(const PlanRow& sizes, const Strategy& strateg
   if (way.pipeline > 1) {
     // Plans are about one number of micro-batches, and about a cut that is known before.
     if (text_of("balance_by", "time") != "parameters" || text_of("balance", "auto") != "auto" ||
-        text_of("micro_batches", "8") != "8" || text_of("checkpoint", "never") == "except_last")
+        text_of("micro_batches", "8") != "8" || text_of("checkpoint", "never") == "except_last" ||
+        text_of("shard_stage", "1") != "1")
       return std::nullopt;
     way.schedule = text_of("schedule", "1f1b");
     way.chunks = std::stoll(text_of("chunks_per_rank", "0"));

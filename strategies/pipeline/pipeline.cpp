@@ -20,6 +20,7 @@
 #include <levin/strategies/ranks/model_agreement.h>
 #include <levin/strategies/ranks/window_reducer.h>
 #include <levin/strategies/replicas/split_batch.h>
+#include <levin/strategies/sharded/sharded_model.h>
 
 #include <ATen/ops/zeros.h>
 #include <c10/core/DeviceGuard.h>
@@ -115,6 +116,15 @@ void PipelineOptions::describe(Schema<PipelineOptions>& schema) {
                (!value.empty() && value.size() < 10 && value != "0" &&
                 std::ranges::all_of(value, [](char c) { return c >= '0' && c <= '9'; }) && std::stoll(value) > 0);
       });
+  schema
+      .field("shard_stage", &O::shard_stage,
+             "shard_optimizer: what is divided: 1 the optimizer's state, 2 gradients too, 3 parameters too")
+      .at_least(1)
+      .at_most(3);
+  schema.field("shard_prefetch", &O::shard_prefetch, "shard_stage 3: units that are gathered before they are needed")
+      .at_least(0);
+  schema.field("shard_keep_window_gradients", &O::shard_keep_window_gradients,
+               "shard_stage 2 and 3: gradients are reduced once a window instead of after each micro-batch");
   schema.field("sequential", &O::sequential, "path of the levin::Sequential that is cut; empty: the module's only one");
   schema.field("trace", &O::trace,
                "folder for a trace of one batch, as a picture and for Chrome: what each stage did when; empty: none");
@@ -143,6 +153,7 @@ void Pipeline::setup_environment(const StrategySetup& setup) {
   if (setup.sync_batchnorm && ranks().world_size() > 1)
     throw ConfigError(
         "trainer.sync_batchnorm does not work with strategy 'pipeline', whose ranks have different layers");
+  mixed_type_ = setup.mixed_type;
   if (ranks().world_size() > 1) connect();
 }
 
@@ -156,6 +167,16 @@ DeviceMesh Pipeline::make_mesh() {
     throw ConfigError(
         "pipeline.shard_optimizer divides the optimizer's state over pipelines side by side, and "
         "pipeline.data_parallel is 1; hint: data_parallel: 2, or leave it out");
+  if (options_.shard_stage > 1 && !options_.shard_optimizer)
+    throw ConfigError(
+        fmt::format("pipeline.shard_stage is {}, and pipeline.shard_optimizer is false; hint: shard_optimizer: true, "
+                    "or strategy: {{pipeline: 2, shard: {{size: 2, stage: {}}}}}",
+                    options_.shard_stage, options_.shard_stage));
+  if (options_.shard_stage > 1 && options_.schedule == "zero_bubble")
+    throw ConfigError(
+        fmt::format("pipeline.schedule is zero_bubble, which computes gradients of weights after their backward, and "
+                    "shard stage {} divides gradients within it; valid: gpipe, 1f1b, interleaved, or shard stage 1",
+                    options_.shard_stage));
   const int64_t shards = !options_.shard_optimizer       ? 1
                          : options_.shard_group == "all" ? batches
                                                          : std::stoll(options_.shard_group);
@@ -325,17 +346,36 @@ void Pipeline::setup_module(Module& module) {
         if (users[key].size() == 1) result.chunk = users[key].front();
         return result;
       },
-      stages_, groups_);
-  hold_shards(/*divide_tensors=*/groups_.shards != nullptr);
+      stages_, groups_,
+      options_.shard_stage == 1 || groups_.shards == nullptr ? StageParameters::Division::kOptimizerState
+                                                             : StageParameters::Division::kByChunk);
   // Modules that have more to move override it.
   module.to(root_device());
+  shard_chunks(module);
+  hold_shards(/*divide_tensors=*/groups_.shards != nullptr);
+  for (const auto& [chunk, sharded] : sharded_) engine.sharded[chunk] = sharded.get();
+  if (!sharded_.empty()) engine.replicas = ranks().group_along({DeviceMesh::kReplicate, DeviceMesh::kShard});
   engine_ = std::make_unique<PipelineEngine>(sequential, stages_, *activations_, *gradients_, std::move(engine));
   // The steps of all stages draw the same random numbers.
   const std::string state = engine_->stage() == 0 ? state_to_bytes(capture_rng_state(root_device())) : "";
   restore_rng_state(state_from_bytes(stages_->broadcast_bytes(state, 0)), root_device());
 }
 
+/// Each chunk for itself: its forward is a pass of its own.
+void Pipeline::shard_chunks(Module& module) {
+  for (const auto& [chunk, parameters] : parameters_->of_chunks())
+    sharded_[chunk] = std::make_unique<ShardedModel>(
+        module, groups_.shards, groups_.replicas,
+        ShardedModelOptions{.stage = options_.shard_stage,
+                            .compute_type = mixed_type_,
+                            .parameters = parameters,
+                            .units = named_units(module),
+                            .prefetch = options_.shard_prefetch,
+                            .keeps_window_gradients = options_.shard_keep_window_gradients});
+}
+
 void Pipeline::hold_shards(bool divide_tensors) {
+  for (const auto& [chunk, sharded] : sharded_) parameters_->set_local_shards(sharded->entries());
   hold(ParallelModel(name(), parameters_->entries(),
                      {.group = parts_, .device = root_device(), .divide_tensors = divide_tensors}));
 }
@@ -351,20 +391,41 @@ void Pipeline::check_optimizer(const torch::optim::Optimizer& optimizer) {
   require_divisible_state(optimizer, name());
   if (!options_.shard_optimizer || optim::capabilities_of(optimizer).element_wise) return;
   parameters_->divide_by_tensor();
+  for (const auto& [chunk, sharded] : sharded_) sharded->divide_by_tensor();
   hold_shards(/*divide_tensors=*/false);
 }
 
 // ---- State
 
+State Pipeline::module_state(Module& module) {
+  for (const auto& [chunk, sharded] : sharded_) sharded->take_changes();
+  return DividedModel::module_state(module);
+}
+
 void Pipeline::load_module_state(Module& module, const State& state) {
   DividedModel::load_module_state(module, state);
   if (parameters_ == nullptr) return;
   parameters_->send_all();
+  for (const auto& [chunk, sharded] : sharded_) sharded->local_shards_changed();
   absent_.clear();
 }
 
 void Pipeline::release_module() {
-  if (parameters_ != nullptr && options_.gather_after_fit) parameters_->gather_full_parameters();
+  if (parameters_ == nullptr || !options_.gather_after_fit) return;
+  for (const auto& [chunk, sharded] : sharded_) sharded->gather_full_parameters();
+  parameters_->gather_full_parameters();
+}
+
+bool Pipeline::keeps_gradients_back() const {
+  return std::ranges::any_of(sharded_, [](const auto& item) { return item.second->has_kept_gradients(); });
+}
+
+void Pipeline::drop_kept_gradients(const std::vector<at::Tensor>& but_of) {
+  for (const auto& [chunk, sharded] : sharded_) sharded->drop_kept_gradients(but_of);
+}
+
+void Pipeline::combine_kept_gradients() {
+  for (const auto& [chunk, sharded] : sharded_) sharded->reduce_kept_gradients();
 }
 
 // ---- Steps
@@ -374,10 +435,13 @@ void Pipeline::require_weights() const { require_parameters(name(), absent_); }
 StepOutput Pipeline::forward_backward(const Batch& batch, StepPhases& phases, const AccumulationWindow& window) {
   if (engine_ == nullptr) return Strategy::forward_backward(batch, phases, window);
   require_weights();
-  if (window.index == 0) parameters_->drop_gradients();
+  if (window.index == 0) {
+    parameters_->drop_gradients();
+    drop_kept_gradients({});
+  }
   ReplicaGradients* replicas = window.sync ? parameters_->replica_gradients() : nullptr;
   const bool traced = ++batches_ == options_.trace_batch && !options_.trace.empty();
-  StepOutput output = engine_->train(batch, phases, replicas, traced);
+  StepOutput output = engine_->train(batch, phases, window.sync, replicas, traced);
   parameters_->send_buffers_to_replicas();
   if (traced) write_trace();
   if (window.sync) parameters_->combine_gradients();
@@ -452,8 +516,26 @@ std::shared_ptr<void> Pipeline::forward_scope() {
 
 bool Pipeline::owns_outputs() const { return engine_ == nullptr || engine_->is_last_stage(); }
 
+std::shared_ptr<void> Pipeline::full_parameters(const torch::nn::Module& module) {
+  if (sharded_.empty()) return nullptr;
+  require_weights();
+  auto scopes = std::make_shared<std::vector<std::shared_ptr<void>>>();
+  for (const auto& [chunk, sharded] : sharded_) scopes->push_back(sharded->full_parameters(module));
+  return scopes;
+}
+
+void Pipeline::prepare_step() {
+  for (const auto& [chunk, sharded] : sharded_) sharded->prepare_step();
+}
+
+void Pipeline::finish_step() {
+  if (parameters_ != nullptr) parameters_->send_parameters();
+  for (const auto& [chunk, sharded] : sharded_) sharded->finish_step();
+}
+
 void Pipeline::shards_changed() {
   if (parameters_ != nullptr) parameters_->send_parameters();
+  for (const auto& [chunk, sharded] : sharded_) sharded->local_shards_changed();
 }
 
 void Pipeline::restart_steps(bool alone) {
@@ -469,6 +551,7 @@ void Pipeline::restart_steps(bool alone) {
 void Pipeline::teardown() {
   hold();
   engine_.reset();
+  sharded_.clear();
   parameters_.reset();
   batches_ = 0;
   sample_ = nullptr;

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,6 +17,7 @@ namespace levin {
 
 class PipelineEngine;
 class SequentialImpl;
+class ShardedModel;
 class StageRing;
 struct ChainUnit;
 
@@ -43,6 +45,9 @@ struct PipelineOptions {
   int64_t data_parallel = 1;
   bool shard_optimizer = false;
   std::string shard_group = "all";
+  int64_t shard_stage = 1;
+  int64_t shard_prefetch = 1;
+  bool shard_keep_window_gradients = false;
   std::string sequential = {};
   std::string trace = {};
   int64_t trace_batch = 10;
@@ -73,7 +78,11 @@ class Pipeline : public RankedStrategy, public DividedModel {
   void set_sample(std::function<Batch()> sample) override { sample_ = std::move(sample); }
   void setup_module(Module& module) override;
   bool loads_weights_before_setup() const override { return rank_group().world_size() == 1; }
+  State module_state(Module& module) override;
   void load_module_state(Module& module, const State& state) override;
+  bool keeps_gradients_back() const override;
+  void drop_kept_gradients(const std::vector<at::Tensor>& but_of) override;
+  void combine_kept_gradients() override;
   bool divides_state() const override { return rank_group().world_size() > 1; }
   void check_optimizer(const torch::optim::Optimizer& optimizer) override;
   StepOutput forward_backward(const Batch& batch, StepPhases& phases, const AccumulationWindow& window) override;
@@ -83,7 +92,9 @@ class Pipeline : public RankedStrategy, public DividedModel {
   bool owns_outputs() const override;
   bool outputs_everywhere() const override { return stages() == 1; }
   std::shared_ptr<void> forward_scope() override;
-  void finish_step() override { shards_changed(); }
+  std::shared_ptr<void> full_parameters(const torch::nn::Module& module) override;
+  void prepare_step() override;
+  void finish_step() override;
   void shards_changed() override;
   void release_module() override;
   /// Throws ConfigError where steps are to be of one rank alone.
@@ -100,6 +111,7 @@ class Pipeline : public RankedStrategy, public DividedModel {
   void connect();
   int64_t stages() const { return rank_group().world_size() / options_.data_parallel; }
   int64_t chunks_per_rank() const;
+  void shard_chunks(Module& module);
   void hold_shards(bool divide_tensors);
   void require_weights() const;
   SequentialImpl& find_sequential(Module& module);
@@ -112,14 +124,16 @@ class Pipeline : public RankedStrategy, public DividedModel {
   std::function<Batch()> sample_;
   // nullptr with one rank.
   std::unique_ptr<StageParameters> parameters_;
+  std::map<int64_t, std::unique_ptr<ShardedModel>> sharded_;  ///< by chunk, where gradients or parameters are divided
   std::unique_ptr<PipelineEngine> engine_;
   std::shared_ptr<Collective> stages_;      ///< of the ranks of one pipeline
   std::unique_ptr<StageRing> activations_;  ///< of the same ranks
   std::unique_ptr<StageRing> gradients_;
   StageGroups groups_;                 ///< of the ranks with the same stage
   std::shared_ptr<Collective> parts_;  ///< of the ranks with different parts of the gradients
-  std::string absent_;                 ///< message of a parameter that an earlier call left without values
-  int64_t batches_ = 0;                ///< of this call
+  std::optional<at::ScalarType> mixed_type_;
+  std::string absent_;   ///< message of a parameter that an earlier call left without values
+  int64_t batches_ = 0;  ///< of this call
   std::optional<WindowTotals> totals_;
 };
 

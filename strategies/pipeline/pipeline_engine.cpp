@@ -14,6 +14,7 @@
 #include <levin/strategies/pipeline/stage_inputs.h>
 #include <levin/strategies/replicas/gathered_output.h>
 #include <levin/strategies/replicas/replica_logs.h>
+#include <levin/strategies/sharded/sharded_model.h>
 
 #include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
@@ -108,8 +109,22 @@ const std::vector<PipelineAction>& PipelineEngine::actions(int64_t micro_batches
   return actions_[micro_batches] = std::move(all[static_cast<size_t>(stage())]);
 }
 
-StepOutput PipelineEngine::train(const Batch& batch, StepPhases& phases, ReplicaGradients* replicas, bool timed) {
-  micro_batches_ = split_batch(batch, options_.micro_batches, kMicroBatches);
+ShardedModel* PipelineEngine::sharded(int64_t chunk) const {
+  const auto found = options_.sharded.find(chunk);
+  return found == options_.sharded.end() ? nullptr : found->second;
+}
+
+/// Those that gather parameters together gather them for equally many micro-batches.
+int64_t PipelineEngine::agreed_micro_batches(const Batch& batch) const {
+  if (options_.replicas == nullptr) return options_.micro_batches;
+  const at::Tensor most = at::full({1}, -std::clamp<int64_t>(batch.size(), 1, options_.micro_batches), at::kLong);
+  options_.replicas->all_reduce(most, ReduceOp::kMax)->wait();
+  return -most.item<int64_t>();
+}
+
+StepOutput PipelineEngine::train(const Batch& batch, StepPhases& phases, bool sync, ReplicaGradients* replicas,
+                                 bool timed) {
+  micro_batches_ = split_batch(batch, agreed_micro_batches(batch), kMicroBatches);
   if (micro_batches_.empty()) micro_batches_ = {batch};
   sizes_.clear();
   for (const Batch& micro_batch : micro_batches_) sizes_.push_back(micro_batch.size());
@@ -134,19 +149,20 @@ StepOutput PipelineEngine::train(const Batch& batch, StepPhases& phases, Replica
     for (size_t i = 0; i < all.size(); ++i) {
       post_receives(all, i);
       current_ = all[i];
-      const bool is_last = replicas != nullptr && is_last_backward(all, i);
+      const bool is_last = sync && is_last_backward(all, i);
+      const bool tells = is_last && replicas != nullptr;
       const size_t began = ran_from_ = mark();
       if (current_.kind == ActionKind::kForward) {
         const RuntimeScope recording(module, logs.runtime(current_.micro_batch));
         const MicroBatchNormScope normalising(statistics, current_.micro_batch);
         forward(current_, phases);
       } else {
-        if (is_last) replicas->before_last_backward(current_.chunk);
+        if (tells) replicas->before_last_backward(current_.chunk);
         if (current_.kind == ActionKind::kBackwardWeight)
           backward_of_weights(current_);
         else
-          backward(current_, phases);
-        if (is_last) replicas->after_last_backward(current_.chunk);
+          backward(current_, is_last, phases);
+        if (tells) replicas->after_last_backward(current_.chunk);
       }
       timed_.push_back({.action = current_, .waited_from = began, .from = ran_from_, .to = mark()});
     }
@@ -158,6 +174,7 @@ StepOutput PipelineEngine::train(const Batch& batch, StepPhases& phases, Replica
     const auto [fewest, most] = std::minmax_element(sizes_.begin(), sizes_.end());
     const bool is_uneven = *fewest != *most && !is_out_of_memory(std::current_exception());
     forget_step();
+    for (const auto& [chunk, sharded] : options_.sharded) sharded->abandon();
     if (!is_uneven) throw;
     throw_instead(
         Error("pipeline", fmt::format("a batch of {} examples was run as {} micro-batches of {} and {}, and one of "
@@ -166,6 +183,7 @@ StepOutput PipelineEngine::train(const Batch& batch, StepPhases& phases, Replica
                                       batch.size(), sizes_.size(), *most, *fewest, error.what_without_backtrace())));
   } catch (...) {
     forget_step();
+    for (const auto& [chunk, sharded] : options_.sharded) sharded->abandon();
     throw;
   }
   statistics.apply();
@@ -239,13 +257,25 @@ void PipelineEngine::infer_shapes(StepPhases& phases) {
   if (parameters_.empty()) parameters_ = phases.module().parameters();
   std::string trained;
   for (const at::Tensor& parameter : parameters_) trained += parameter.requires_grad() ? '+' : '-';
-  for (const Batch& micro_batch : micro_batches_) {
-    const std::string signature = signature_of(micro_batch) + trained;
-    const auto known = passing_.find(signature);
-    if (known != passing_.end()) {
-      passing_of_micro_batch_.push_back(&known->second);
-      continue;
-    }
+  std::vector<std::string> signatures;
+  for (const Batch& micro_batch : micro_batches_) signatures.push_back(signature_of(micro_batch) + trained);
+  bool has_new = std::ranges::any_of(signatures, [this](const auto& text) { return !passing_.contains(text); });
+  std::vector<std::shared_ptr<void>> full;
+  if (options_.replicas != nullptr) {
+    // What is new here may be known elsewhere, and parameters are gathered by all.
+    const at::Tensor any = at::full({1}, static_cast<int64_t>(has_new), at::kLong);
+    options_.replicas->all_reduce(any, ReduceOp::kMax)->wait();
+    if (any.item<int64_t>() != 0)
+      for (const auto& [chunk, sharded] : options_.sharded) full.push_back(sharded->full_parameters(phases.module()));
+  }
+  if (has_new) infer_shapes_of_new(signatures, phases);
+  for (const std::string& signature : signatures) passing_of_micro_batch_.push_back(&passing_.at(signature));
+}
+
+void PipelineEngine::infer_shapes_of_new(const std::vector<std::string>& signatures, StepPhases& phases) {
+  for (size_t i = 0; i < signatures.size(); ++i) {
+    if (passing_.contains(signatures[i])) continue;
+    const Batch& micro_batch = micro_batches_[i];
     const RngStateGuard random_numbers(options_.device);
     const at::DisableRecordFunctionGuard unseen;  // no work of the model's: neither counted nor in traces
     const KeptBuffers buffers(phases.module());
@@ -285,7 +315,7 @@ void PipelineEngine::infer_shapes(StepPhases& phases) {
       throw;
     }
     mode_ = Mode::kNone;
-    passing_of_micro_batch_.push_back(&passing_.emplace(signature, std::move(found)).first->second);
+    passing_.emplace(signatures[i], std::move(found));
   }
 }
 
@@ -478,6 +508,17 @@ void PipelineEngine::forget_received_gradients() {
 }
 
 void PipelineEngine::forward(const PipelineAction& action, StepPhases& phases) {
+  ShardedModel* const model = sharded(action.chunk);
+  if (model == nullptr) return run_forward(action, phases);
+  model->begin_forward(/*training=*/true);
+  {
+    const auto saved = model->saved_tensor_scope();
+    run_forward(action, phases);
+  }
+  model->end_forward();
+}
+
+void PipelineEngine::run_forward(const PipelineAction& action, StepPhases& phases) {
   std::shared_ptr<DeferredWeightGradients> weights;
   if (options_.schedule == "zero_bubble")
     weights = deferred_[{action.chunk, action.micro_batch}] = std::make_shared<DeferredWeightGradients>();
@@ -507,7 +548,10 @@ PipelineEngine::Tensors PipelineEngine::evaluate(const Tensors& inputs) {
       if (chunk == 0)
         // Those of inference mode could not be changed in place here.
         for (const at::Tensor& input : inputs) passing.push_back(input.is_inference() ? input.clone() : input);
+      ShardedModel* const model = sharded(chunk);
+      if (model != nullptr) model->begin_forward(/*training=*/false);
       run = run_apart(chunk, std::move(passing), passing_specs);
+      if (model != nullptr) model->end_forward();
       passing = std::move(run.outputs);
     }
     passing_specs = broadcast_specs(run.specs, chunk);
@@ -556,7 +600,21 @@ void PipelineEngine::backward_of_weights(const PipelineAction& action) {
   deferred_.erase(weights);
 }
 
-void PipelineEngine::backward(const PipelineAction& action, StepPhases& phases) {
+void PipelineEngine::backward(const PipelineAction& action, bool is_last, StepPhases& phases) {
+  ShardedModel* const model = sharded(action.chunk);
+  if (model == nullptr) {
+    run_backward(action, phases);
+    return;
+  }
+  model->begin_backward(is_last);
+  if (run_backward(action, phases))
+    model->end_backward();
+  else
+    model->backward_without_loss();
+}
+
+bool PipelineEngine::run_backward(const PipelineAction& action, StepPhases& phases) {
+  bool has_loss = true;
   const Key key{action.chunk, action.micro_batch};
   const auto index = static_cast<size_t>(action.micro_batch);
   Held held = std::move(held_.at(key));
@@ -583,7 +641,8 @@ void PipelineEngine::backward(const PipelineAction& action, StepPhases& phases) 
   } else {
     begin_backward(phases);
     StepOutput output = outputs_[index];
-    if (output.has_loss()) {
+    has_loss = output.has_loss();
+    if (has_loss) {
       double all = 0;
       for (const int64_t size : sizes_) all += static_cast<double>(size);
       phases.weigh(output, static_cast<double>(sizes_[index]) / all);
@@ -592,7 +651,7 @@ void PipelineEngine::backward(const PipelineAction& action, StepPhases& phases) 
       outputs_[index].loss() = outputs_[index].loss().detach();
     }
   }
-  if (action.chunk == 0) return;
+  if (action.chunk == 0) return has_loss;
   forget_received_gradients();
   Tensors gradients;
   const auto& arrived = specs(action.chunk - 1, action.micro_batch);
@@ -604,6 +663,7 @@ void PipelineEngine::backward(const PipelineAction& action, StepPhases& phases) 
     gradients.push_back(gradient.defined() ? gradient.to(arrived[i].type) : gradient);
   }
   send(gradients_, gradients, arrived, action.chunk - 1, action.micro_batch);
+  return has_loss;
 }
 
 }  // namespace levin

@@ -25,6 +25,8 @@ namespace levin {
 
 class DeferredWeightGradients;
 class ReplicaGradients;
+class SavedTensorScope;
+class ShardedModel;
 
 /// What divides batches, for split_batch.
 inline constexpr BatchSplitter kMicroBatches = {.component = "pipeline",
@@ -38,6 +40,10 @@ struct PipelineEngineOptions {
   int64_t micro_batches = 1;            ///< at most; a batch with fewer examples has fewer
   std::string checkpoint = "never";     ///< always, except_last (micro-batch of a batch) or never
   at::Device device{at::kCPU};          ///< of this rank
+  /// What gathers the parameters of a chunk of this rank for each micro-batch, by chunk; none: they are whole.
+  std::map<int64_t, ShardedModel*> sharded = {};
+  /// Ranks of the same stage, which gather together, so that all run equally many micro-batches; nullptr: alone.
+  std::shared_ptr<Collective> replicas = nullptr;
 };
 
 /// Runs the module's own steps over a levin::Sequential whose chunks lie on the ranks of a group, one micro-batch after
@@ -65,9 +71,10 @@ class PipelineEngine final : private SequentialRunner {
   bool is_last_stage() const { return stage() == stages() - 1; }
 
   /// Runs forward and backward of a batch. The output is that of the whole batch where the last stage is; elsewhere
-  /// only its loss, without a graph. Losses of micro-batches are weighted by their sizes. `replicas`: told when the
-  /// last backward of each chunk runs; nullptr: nobody is. `timed`: for `done` on a device; the CPU's are free.
-  StepOutput train(const Batch& batch, StepPhases& phases, ReplicaGradients* replicas, bool timed);
+  /// only its loss, without a graph. Losses of micro-batches are weighted by their sizes. `sync`: the batch ends its
+  /// window. `replicas`: told when the last backward of each chunk runs; nullptr: nobody is. `timed`: for `done` on a
+  /// device; the CPU's are free.
+  StepOutput train(const Batch& batch, StepPhases& phases, bool sync, ReplicaGradients* replicas, bool timed);
 
   /// Opens a scope in which forwards of the sequential run through all stages, each rank gets their results, and there
   /// is no backward. All ranks call it, and run the same forwards.
@@ -134,7 +141,10 @@ class PipelineEngine final : private SequentialRunner {
   int64_t chunk_of_step() const { return is_last_stage() ? chunks() - 1 : stage(); }
 
   const std::vector<PipelineAction>& actions(int64_t micro_batches);
+  int64_t agreed_micro_batches(const Batch& batch) const;
+  ShardedModel* sharded(int64_t chunk) const;
   void infer_shapes(StepPhases& phases);
+  void infer_shapes_of_new(const std::vector<std::string>& signatures, StepPhases& phases);
   Tensors first_inputs(StepPhases& phases, const Batch& micro_batch);
   /// Runs a chunk outside of a training step. `arrived`: of its inputs; empty for the step's own. Throws levin::Error
   /// where it changes one of them in place that shared its memory before it was sent.
@@ -144,7 +154,10 @@ class PipelineEngine final : private SequentialRunner {
   const std::vector<TensorSpec>& specs(int64_t chunk, int64_t micro_batch) const;
 
   void forward(const PipelineAction& action, StepPhases& phases);
-  void backward(const PipelineAction& action, StepPhases& phases);
+  void run_forward(const PipelineAction& action, StepPhases& phases);
+  void backward(const PipelineAction& action, bool is_last, StepPhases& phases);
+  /// False: the batch was skipped, and there is none.
+  bool run_backward(const PipelineAction& action, StepPhases& phases);
   void backward_of_weights(const PipelineAction& action);
   void begin_backward(StepPhases& phases);
   /// Tensors that are undefined are left out; their memory format is that of `specs`.

@@ -18,6 +18,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
@@ -33,7 +34,7 @@ struct PlainTensors {
 }  // namespace
 
 StageParameters::StageParameters(const torch::nn::Module& module, const at::Device& device, const UsersOf& users_of,
-                                 std::shared_ptr<Collective> stages, StageGroups groups)
+                                 std::shared_ptr<Collective> stages, StageGroups groups, Division division)
     : stages_(std::move(stages)), groups_(std::move(groups)) {
   const PlainTensors plain;
   std::unordered_set<const void*> parameters;
@@ -67,7 +68,9 @@ StageParameters::StageParameters(const torch::nn::Module& module, const at::Devi
               fmt::format("[pipeline] the {} '{}' is on the rank of stage {}; this is stage {}; hint: use it in the "
                           "elements of the sequential that is cut",
                           entry.is_parameter ? "parameter" : "buffer", name, entry.owner, here)));
-    if (entry.is_parameter && is_own(entry) && groups_.shards != nullptr) {
+    if (chunk && !entry.is_shared && !sparse.contains(tensor.unsafeGetTensorImpl())) entry.chunk = *chunk;
+    entry.is_left_to_chunk = division == Division::kByChunk && divides(entry) && entry.chunk != ReplicaGradients::kLate;
+    if (divides(entry) && groups_.shards != nullptr) {
       if (!tensor.is_contiguous()) tensor.set_data(tensor.contiguous());
       const int64_t size = ReplicaGradients::part_size(tensor, groups_.shards->world_size());
       entry.offset = std::min(tensor.numel(), size * groups_.shards->rank());
@@ -76,7 +79,6 @@ StageParameters::StageParameters(const torch::nn::Module& module, const at::Devi
                               .narrow(0, entry.offset, std::min(size, tensor.numel() - entry.offset))
                               .requires_grad_(tensor.requires_grad());
     }
-    if (chunk && !entry.is_shared && !sparse.contains(tensor.unsafeGetTensorImpl())) entry.chunk = *chunk;
     entries_.push_back(std::move(entry));
   }
   make_replica_gradients();
@@ -86,7 +88,7 @@ void StageParameters::make_replica_gradients() {
   if (groups_.replicas == nullptr && groups_.shards == nullptr) return;
   std::vector<ReplicaGradients::Parameter> averaged;
   for (const Entry& entry : entries_) {
-    if (entry.is_parameter && is_own(entry))
+    if (divides(entry))
       averaged.push_back({.name = entry.name,
                           .tensor = entry.tensor,
                           .local_shard = entry.local_shard,
@@ -96,11 +98,28 @@ void StageParameters::make_replica_gradients() {
   replica_gradients_ = std::make_unique<ReplicaGradients>(std::move(averaged), groups_);
 }
 
+std::map<int64_t, std::unordered_set<const void*>> StageParameters::of_chunks() const {
+  std::map<int64_t, std::unordered_set<const void*>> found;
+  for (const Entry& entry : entries_)
+    if (entry.is_left_to_chunk) found[entry.chunk].insert(entry.tensor.unsafeGetTensorImpl());
+  return found;
+}
+
+void StageParameters::set_local_shards(const std::vector<ParallelModel::Entry>& of_chunks) {
+  std::unordered_map<const void*, const ParameterPart*> parts;
+  for (const auto& entry : of_chunks) parts[entry.parameter.unsafeGetTensorImpl()] = &entry.part;
+  for (Entry& entry : entries_) {
+    const auto part = parts.find(entry.tensor.unsafeGetTensorImpl());
+    if (part != parts.end()) entry.part_of_chunk = *part->second;
+  }
+}
+
 std::vector<ParallelModel::Entry> StageParameters::entries() const {
   std::vector<ParallelModel::Entry> entries;
   for (const Entry& entry : entries_)
-    entries.push_back({entry.name, entry.is_parameter ? entry.tensor : at::Tensor(),
-                       ParameterPart(entry.local_shard, entry.offset, entry.tensor.sizes().vec())});
+    entries.push_back(
+        {entry.name, entry.is_parameter ? entry.tensor : at::Tensor(),
+         entry.part_of_chunk.value_or(ParameterPart(entry.local_shard, entry.offset, entry.tensor.sizes().vec()))});
   return entries;
 }
 
@@ -110,7 +129,7 @@ void StageParameters::divide_by_tensor() {
   std::vector<Entry*> own;
   std::vector<int64_t> sizes;
   for (Entry& entry : entries_) {
-    if (!entry.is_parameter || !is_own(entry)) continue;
+    if (!divides(entry)) continue;
     own.push_back(&entry);
     sizes.push_back(entry.tensor.numel());
   }
@@ -130,7 +149,8 @@ void StageParameters::divide_by_tensor() {
 
 void StageParameters::drop_gradients() {
   for (Entry& entry : entries_)
-    if (entry.is_parameter && !entry.local_shard.is_same(entry.tensor)) entry.tensor.mutable_grad().reset();
+    if (entry.is_parameter && !entry.is_left_to_chunk && !entry.local_shard.is_same(entry.tensor))
+      entry.tensor.mutable_grad().reset();
 }
 
 void StageParameters::combine_gradients() {
@@ -163,7 +183,7 @@ void StageParameters::combine_gradients() {
 std::map<at::ScalarType, std::vector<StageParameters::Entry*>> StageParameters::own_parameters() {
   std::map<at::ScalarType, std::vector<Entry*>> by_type;
   for (Entry& entry : entries_)
-    if (entry.is_parameter && is_own(entry)) by_type[entry.tensor.scalar_type()].push_back(&entry);
+    if (divides(entry)) by_type[entry.tensor.scalar_type()].push_back(&entry);
   return by_type;
 }
 

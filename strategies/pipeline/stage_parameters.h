@@ -3,6 +3,7 @@
 #include <levin/core/base/state.h>
 #include <levin/core/comm/collective.h>
 #include <levin/core/interfaces/parallel_model.h>
+#include <levin/core/interfaces/parameter_part.h>
 #include <levin/strategies/pipeline/replica_gradients.h>
 
 #include <ATen/core/Tensor.h>
@@ -14,6 +15,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 namespace torch::nn {
@@ -34,6 +36,11 @@ namespace levin {
 /// Methods marked "collective" are called by the ranks of all stages in the same order.
 class StageParameters {
  public:
+  /// Who divides parameters that one chunk of this stage alone uses, where `shards` divide state.
+  enum class Division {
+    kOptimizerState,  ///< this object: parameters and gradients are whole on every rank
+    kByChunk          ///< a ShardedModel of each chunk: see `of_chunks`
+  };
   struct Users {
     /// The stages that use a tensor of the module, the first of which it belongs to; none: all of them, and it belongs
     /// to the last.
@@ -46,7 +53,12 @@ class StageParameters {
   /// Every rank has the same values. Those that this rank uses move to its device. `stages`: a group in which the rank
   /// of each stage is its number.
   StageParameters(const torch::nn::Module& module, const at::Device& device, const UsersOf& users_of,
-                  std::shared_ptr<Collective> stages, StageGroups groups);
+                  std::shared_ptr<Collective> stages, StageGroups groups, Division division);
+
+  /// By chunk: the parameters, by TensorImpl, that this object leaves to another division.
+  std::map<int64_t, std::unordered_set<const void*>> of_chunks() const;
+  /// Takes over what optimizers step instead of them.
+  void set_local_shards(const std::vector<ParallelModel::Entry>& of_chunks);
 
   /// What optimizers step instead of each parameter: itself (or this rank's part of it, flat) where it belongs to this
   /// stage, else a tensor without elements, so that optimizers have the same groups on all ranks; and the buffers.
@@ -84,12 +96,15 @@ class StageParameters {
     bool is_parameter;
     bool is_shared;     ///< by several stages
     bool is_used_here;  ///< has values
+    bool is_left_to_chunk = false;
+    std::optional<ParameterPart> part_of_chunk = {};  ///< where it is left to one
   };
 
   void make_replica_gradients();
   void send(bool buffers);
   bool is_own(const Entry& entry) const { return entry.owner == stages_->rank(); }
-  /// Of the parameters that this stage steps, by type.
+  bool divides(const Entry& entry) const { return entry.is_parameter && is_own(entry) && !entry.is_left_to_chunk; }
+  /// Of the parameters that this stage steps and this object divides, by type.
   std::map<at::ScalarType, std::vector<Entry*>> own_parameters();
   void gather_parts();
 

@@ -208,7 +208,10 @@ void ShardedModel::divide(torch::nn::Module& module, std::vector<ShardedBuild::P
   std::set<const void*> adopted;
   for (const auto& group : groups_)
     for (const auto& [name, parameter] : group->parameters()) adopted.insert(parameter.unsafeGetTensorImpl());
-  std::erase_if(found, [&](const Found& item) { return adopted.contains(item.parameter.unsafeGetTensorImpl()); });
+  std::erase_if(found, [&](const Found& item) {
+    const void* const parameter = item.parameter.unsafeGetTensorImpl();
+    return adopted.contains(parameter) || (options_.parameters && !options_.parameters->contains(parameter));
+  });
   std::vector<NamedUnit> units = options_.stage == 3 ? options_.units : std::vector<NamedUnit>();
   // The innermost unit around each parameter; -1 for none, and for a parameter that several units share.
   const auto owner = [&](const Found& item) -> int64_t {
@@ -363,6 +366,7 @@ void ShardedModel::begin_backward(bool sync) {
   new_events_.clear();
   std::fill(ready_.begin(), ready_.end(), false);
   next_reduce_ = 0;
+  for (const size_t group : always_whole_) groups_[group]->finish_unshard();
   if (!options_.finds_unused) return;
   for (size_t i = 0; i < groups_.size(); ++i) {
     if (groups_[i]->begins_window()) used_[i].assign(used_[i].size(), false);

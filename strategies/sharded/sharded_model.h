@@ -17,6 +17,7 @@
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -31,6 +32,8 @@ struct ShardedModelOptions {
   /// Type of full parameters and gradients; unset: that of the parameters
   std::optional<at::ScalarType> compute_type = {};
   std::optional<at::ScalarType> reduce_type = {};  ///< type in which gradients are averaged; unset: theirs
+  /// Those that are divided, by TensorImpl, where a strategy leaves out others; unset: all
+  std::optional<std::unordered_set<const void*>> parameters = {};
   std::vector<NamedUnit> units = {};  ///< stage 3: units that are gathered by themselves, parents before their children
   int64_t min_elements = 0;           ///< a unit with fewer parameters goes with the unit around it
   int64_t bucket_bytes = int64_t{25} << 20;  ///< stages 1 and 2: bytes of gradients that are averaged at once
@@ -68,7 +71,8 @@ class ShardedModel final : private UnitHook {
   /// them asks: whatever units return. On the thread of the forward. nullptr below stage 3, and within another such
   /// scope: activation checkpointing repeats forwards, which gather for themselves.
   std::unique_ptr<SavedTensorScope> saved_tensor_scope();
-  /// Begins a backward. `sync`: the micro-batch ends its window.
+  /// Begins a backward; forwards of other micro-batches may have been since its own. `sync`: the micro-batch ends its
+  /// window.
   void begin_backward(bool sync);
   /// Whether gradients wait for the end of their window, unreduced; drops them, but those of these local shards; and
   /// reduces them. The last is collective.

@@ -37,7 +37,10 @@ TEST(MeshStrategy, IsTheOneThatDividesSo) {
   EXPECT_EQ(translated("{pipeline: {size: 2, micro_batches: 6}, replicate: auto}", 8),
             "{name: pipeline, micro_batches: 6, data_parallel: 4}");
   EXPECT_EQ(translated("{pipeline: 2, replicate: 2, shard: {stage: 1}}", 8),
-            "{name: pipeline, data_parallel: 4, shard_optimizer: true, shard_group: 2}");
+            "{name: pipeline, data_parallel: 4, shard_stage: 1, shard_optimizer: true, shard_group: 2}");
+  EXPECT_EQ(translated("{pipeline: 2, shard: {size: 2, stage: 3, prefetch: 0, keep_window_gradients: true}}", 4),
+            "{name: pipeline, data_parallel: 2, shard_stage: 3, shard_prefetch: 0, shard_keep_window_gradients: true, "
+            "shard_optimizer: true, shard_group: 2}");
   // Dimensions of one rank, whose options are checked and do nothing.
   EXPECT_EQ(translated("{pipeline: 1, replicate: 1, shard: 1}", 1), "{name: ddp}");
   EXPECT_EQ(translated("{pipeline: {size: auto, schedule: gpipe}, shard: 4}", 4), "{name: sharded, shard_group: 4}");
@@ -93,8 +96,10 @@ TEST(MeshStrategy, SaysWhatDoesNotFit) {
   EXPECT_THAT(refusal("{pipeline: {size: 4, data_parallel: 2}}", 4), HasSubstr("is what the sizes of the mesh say"));
   EXPECT_THAT(refusal("{shard: {size: 4, backend: gloo}}", 4), HasSubstr("write it beside the dimensions"));
   EXPECT_THAT(refusal("{shard: {size: 4, stages: 2}}", 4), HasSubstr("trainer.strategy.shard"));
-  EXPECT_THAT(refusal("{pipeline: 2, shard: {size: 2, stage: 3}}", 4), HasSubstr("valid beside pipeline: 1"));
-  EXPECT_THAT(refusal("{pipeline: 2, shard: {size: 2, prefetch: 2}}", 4), HasSubstr("trainer.strategy.shard.prefetch"));
+  EXPECT_THAT(refusal("{pipeline: 2, shard: {size: 2, stage: 4}}", 4), HasSubstr("trainer.strategy.shard.stage"));
+  EXPECT_THAT(refusal("{pipeline: 2, shard: {size: 2, offload: true}}", 4),
+              HasSubstr("trainer.strategy.shard.offload does not work beside pipeline"));
+  EXPECT_THAT(refusal("{pipeline: {size: 2, shard_stage: 3}, shard: 2}", 4), HasSubstr("trainer.strategy.shard.stage"));
   EXPECT_THAT(refusal("{shard: 2, replicate: {size: 2, gradient_compression: fp16}}", 4),
               HasSubstr("trainer.strategy.replicate.gradient_compression does not work beside shard"));
 }
@@ -242,6 +247,8 @@ TEST(MeshCheckpoints, OfAnyMeshAreLoadedToTheBitByAnyOther) {
        {"mesh", 3, 0, "pipeline: {size: 3, schedule: interleaved, micro_batches: 2, chunks_per_rank: 2}"},
        {"mesh", 4, 0, "pipeline: {size: 2, micro_batches: 2}, replicate: 2"},
        {"mesh", 4, 0, "pipeline: {size: 2, schedule: zero_bubble, micro_batches: 2}, shard: 2"},
+       {"mesh", 4, 0, "pipeline: {size: 2, micro_batches: 2}, shard: {size: 2, stage: 2}"},
+       {"mesh", 4, 0, "pipeline: {size: 2, micro_batches: 2}, shard: {size: 2, stage: 3}"},
        {"mesh", 8, 0, "pipeline: {size: 2, micro_batches: 2}, replicate: 2, shard: 2"}});
 }
 
@@ -252,7 +259,8 @@ TEST(MeshCheckpoints, OfOptimizersOfWholeTensorsAreLoadedToTheBitByAnyOther) {
                               {"mesh", 2, 0, "shard: {size: 2, stage: 1}"},
                               {"mesh", 4, 0, "shard: {size: 4, stage: 3}"},
                               {"mesh", 4, 0, "replicate: 2, shard: 2"},
-                              {"mesh", 4, 0, "pipeline: {size: 2, micro_batches: 2}, shard: 2"}},
+                              {"mesh", 4, 0, "pipeline: {size: 2, micro_batches: 2}, shard: 2"},
+                              {"mesh", 4, 0, "pipeline: {size: 2, micro_batches: 2}, shard: {size: 2, stage: 3}"}},
                              optimizer);
 }
 

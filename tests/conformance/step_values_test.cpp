@@ -29,6 +29,7 @@ const std::vector<StrategyCase>& cases() {
       {"pipeline_threads", 2, 0, "micro_batches: 2"},
       {"mesh", 4, 0, "pipeline: {size: 2, micro_batches: 2}, replicate: 2"},
       {"mesh", 4, 0, "pipeline: {size: 2, micro_batches: 2}, shard: 2"},
+      {"mesh", 4, 0, "pipeline: {size: 2, micro_batches: 2}, shard: {size: 2, stage: 3}"},
   };
   return cases;
 }

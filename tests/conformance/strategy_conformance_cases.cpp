@@ -42,6 +42,8 @@ const auto divisions = [] {
       // A mesh of two dimensions, and of three.
       StrategyCase{"mesh", 4, 0, "replicate: 2, shard: 2"},
       StrategyCase{"mesh", 8, 0, "pipeline: {size: 2, micro_batches: 2}, replicate: 2, shard: 2"},
+      // Ranks of a stage divide its parameters, which they gather for each micro-batch.
+      StrategyCase{"mesh", 4, 0, "pipeline: {size: 2, micro_batches: 4}, shard: {size: 2, stage: 3}"},
       // Parameters live at servers that step for the ranks.
       StrategyCase{"parameter_server_threads", 2, 0, "servers: 2"});
 };
@@ -109,6 +111,13 @@ const auto long_divisions = [] {
       StrategyCase{"mesh", 4, 0, "pipeline: {size: 2, schedule: zero_bubble, micro_batches: 4}, shard: 2"},
       StrategyCase{"mesh", 8, 0,
                    "pipeline: {size: 2, schedule: interleaved, micro_batches: 2}, replicate: 2, shard: auto"},
+      StrategyCase{"mesh", 4, 0, "pipeline: {size: 2, micro_batches: 2}, shard: {size: 2, stage: 2}"},
+      StrategyCase{"mesh", 4, 0,
+                   "pipeline: {size: 2, schedule: gpipe, micro_batches: 3}, shard: {size: 2, stage: 3, prefetch: 0, "
+                   "keep_window_gradients: true}"},
+      StrategyCase{"mesh", 8, 0,
+                   "pipeline: {size: 2, schedule: interleaved, micro_batches: 2}, replicate: 2, shard: {size: 2, "
+                   "stage: 3}"},
       StrategyCase{"mesh", 4, 0, "replicate: 2, shard: {size: 2, stage: 2}"},
       StrategyCase{"mesh", 4, 0, "replicate: auto, shard: {size: 2, stage: 1}"},
       StrategyCase{"parameter_server_threads", 1}, StrategyCase{"parameter_server_threads", 2},

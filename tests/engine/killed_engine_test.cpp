@@ -117,9 +117,8 @@ TEST_P(KilledEngine, GoesOnToTheSameSteps) {
   for (int kill = 0; kill < 3; ++kill) {
     const int64_t until = lines() + 1 + static_cast<int64_t>(moments.below(6));
     SCOPED_TRACE(fmt::format("killed after {} lines", until));
-    testing::RunningProgram program(
-        engine_steps.words(),
-        engine_steps.options({{"LEVIN_TEST_FOLDER", folder}, {"LEVIN_TEST_STRATEGY", GetParam()}}));
+    testing::RunningProgram program(engine_steps.words(), engine_steps.options({{"LEVIN_TEST_FOLDER", folder},
+                                                                                {"LEVIN_TEST_STRATEGY", GetParam()}}));
     ASSERT_TRUE(program.wait_until([&] { return lines() >= until; })) << program.err();
     program.send(SIGKILL);
     const auto ended = program.wait();
