@@ -245,13 +245,14 @@ Config strategy_of_mesh(const Config& mesh, int64_t ranks) {
   if (&outer != &pipeline) return strategy;
   strategy.set("data_parallel", as_text(*replicate.size * *shard.size));
   if (*shard.size == 1) return strategy;
-  for (const char* option : {"stage", "prefetch", "keep_window_gradients"}) {
+  for (const char* option : {"stage", "prefetch", "bucket_cap_mb", "keep_window_gradients"}) {
     const Config* const value = shard.options.find(option);
     if (value == nullptr) continue;
     strategy.set(fmt::format("{}{}", kOfShard, option), *value, value->origin());
     shard.options.erase(option);
   }
-  refuse_options(shard, "beside pipeline, where shard has the options stage, prefetch and keep_window_gradients");
+  refuse_options(
+      shard, "beside pipeline, where shard has the options stage, prefetch, bucket_cap_mb and keep_window_gradients");
   strategy.set("shard_optimizer", Config::scalar("true"));
   strategy.set("shard_group", as_text(*shard.size));
   return strategy;

@@ -123,6 +123,11 @@ void PipelineOptions::describe(Schema<PipelineOptions>& schema) {
       .at_most(3);
   schema.field("shard_prefetch", &O::shard_prefetch, "shard_stage 3: units that are gathered before they are needed")
       .at_least(0);
+  schema
+      .field("shard_bucket_cap_mb", &O::shard_bucket_cap_mb,
+             "shard_stage 2: MiB of gradients that are averaged at once")
+      .above(0)
+      .at_most(1e6);
   schema.field("shard_keep_window_gradients", &O::shard_keep_window_gradients,
                "shard_stage 2 and 3: gradients are reduced once a window instead of after each micro-batch");
   schema.field("sequential", &O::sequential, "path of the levin::Sequential that is cut; empty: the module's only one");
@@ -370,6 +375,7 @@ void Pipeline::shard_chunks(Module& module) {
                             .compute_type = mixed_type_,
                             .parameters = parameters,
                             .units = named_units(module),
+                            .bucket_bytes = static_cast<int64_t>(options_.shard_bucket_cap_mb * (1 << 20)),
                             .prefetch = options_.shard_prefetch,
                             .keeps_window_gradients = options_.shard_keep_window_gradients});
 }

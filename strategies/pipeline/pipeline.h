@@ -47,6 +47,7 @@ struct PipelineOptions {
   std::string shard_group = "all";
   int64_t shard_stage = 1;
   int64_t shard_prefetch = 1;
+  double shard_bucket_cap_mb = 25;
   bool shard_keep_window_gradients = false;
   std::string sequential = {};
   std::string trace = {};

@@ -267,6 +267,30 @@ TEST(Pipeline, PipelinesSideBySideDivideTheOptimizersState) {
                         run_case({.module = {.outside = true}, .clip = clip}));
 }
 
+/// 43 examples: the last batch has 3, which are two micro-batches on one rank and one on the other.
+TEST(Pipeline, RanksOfAStageDivideGradientsAndParameters) {
+  const ChainOptions module{.outside = true};
+  for (const int64_t accumulate : {1, 2}) {
+    const PipelineRun expected = run_case({.module = module, .clip = 0.05, .accumulate = accumulate, .examples = 43});
+    for (const char* options : {"shard_stage: 2, micro_batches: 4", "shard_stage: 3, micro_batches: 4",
+                                "shard_stage: 3, micro_batches: 3, schedule: gpipe, shard_prefetch: 0",
+                                "shard_stage: 3, micro_batches: 4, schedule: interleaved",
+                                "shard_stage: 3, micro_batches: 4, checkpoint: always, shard_prefetch: 2",
+                                "shard_stage: 2, micro_batches: 4, shard_keep_window_gradients: true",
+                                "shard_stage: 3, micro_batches: 4, shard_keep_window_gradients: true"}) {
+      SCOPED_TRACE(fmt::format("{}, {} batches a window", options, accumulate));
+      expect_same_weights(
+          run_case({.module = module,
+                    .strategy = pipeline(fmt::format("data_parallel: 2, shard_optimizer: true, {}", options)),
+                    .devices = 4,
+                    .clip = 0.05,
+                    .accumulate = accumulate,
+                    .examples = 43}),
+          expected);
+    }
+  }
+}
+
 TEST(Pipeline, GoesOnUnderAnyStrategyAndBack) {
   const ChainOptions module{.outside = true};
   const PipelineRun whole = run_case({.module = module, .epochs = 3});
@@ -277,7 +301,8 @@ TEST(Pipeline, GoesOnUnderAnyStrategyAndBack) {
       {pipeline("micro_batches: 4"), 2},
       {pipeline("schedule: interleaved, micro_batches: 4"), 4},
       {pipeline("data_parallel: 2"), 4},
-      {pipeline("data_parallel: 2, shard_optimizer: true"), 4}};
+      {pipeline("data_parallel: 2, shard_optimizer: true"), 4},
+      {pipeline("data_parallel: 2, shard_optimizer: true, shard_stage: 3"), 4}};
   for (const auto& [saver, devices] : strategies) {
     const std::string folder = testing::fresh_folder("pipeline_resume");
     run_case({.module = module, .strategy = saver, .devices = devices, .save_in = folder, .epochs = 1});
