@@ -54,7 +54,7 @@ def usual_devices(strategy):
 class Job:
     """One training under way: the process that was started is rank 0, which starts the others, or forks all."""
 
-    def __init__(self, workspace, training, strategy, number, epochs=1, devices=None):
+    def __init__(self, workspace, training, strategy, number, epochs=1, devices=None, mesh=MESH):
         devices = devices or usual_devices(strategy)
         self._workspace = workspace
         self._is_forked = strategy.endswith("_spawn")  # what was started is no rank, and the ranks have its environment
@@ -65,7 +65,7 @@ class Job:
         self.process = workspace.start(
             f"run{number}",
             training.words(f"run{number}", devices, more=[
-                f"--trainer.strategy={MESH if strategy == 'mesh' else strategy}", f"--trainer.max_epochs={epochs}", "--ckpt=auto",
+                f"--trainer.strategy={mesh if strategy == 'mesh' else strategy}", f"--trainer.max_epochs={epochs}", "--ckpt=auto",
                 f"--trainer.limit_train_batches={STEPS}", "--trainer.limit_val_batches=1", "--data.num_workers=0",
                 "--trainer.logger=csv",
                 "--trainer.callbacks=[{model_checkpoint: {every_n_train_steps: 4, save_last: true}}]"]),
@@ -128,7 +128,8 @@ class Job:
 class Campaign:
     """Rounds of one strategy."""
 
-    def __init__(self, workspace, training, strategy, ways, chance):
+    def __init__(self, workspace, training, strategy, ways, chance, mesh=MESH):
+        self._mesh = mesh
         self._workspace = workspace
         self._training = training
         self._strategy = strategy
@@ -142,7 +143,8 @@ class Campaign:
     def _start(self, again=None, **options):
         if again is None:
             self._number += 1
-        return Job(self._workspace, self._training, self._strategy, f"-{self._strategy}-{self._number}", **options)
+        return Job(self._workspace, self._training, self._strategy, f"-{self._strategy}-{self._number}",
+                   mesh=self._mesh, **options)
 
     def _undisturbed(self):
         job = self._start()
@@ -407,7 +409,8 @@ def run(arguments, workspace):
     for strategy in [arguments.strategy] if arguments.strategy else STRATEGIES:
         # With one process there is nobody to notice that it is stopped.
         ways = [way for way in arguments.ways if way != "stopped" or not strategy.endswith("_threads")]
-        campaign = Campaign(workspace, training, strategy, ways, random.Random(f"{strategy} {arguments.seed}"))
+        campaign = Campaign(workspace, training, strategy, ways, random.Random(f"{strategy} {arguments.seed}"),
+                            arguments.mesh)
         for number in range(arguments.rounds):
             try:
                 while not (line := campaign.round()):
@@ -426,6 +429,7 @@ def run(arguments, workspace):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--strategy", help=f"default: one after the other, {', '.join(STRATEGIES)}")
+    parser.add_argument("--mesh", default=MESH, help=f"of the strategy mesh, with four ranks; default: {MESH}")
     parser.add_argument("--ways", default=",".join(WAYS), type=lambda text: text.split(","),
                         help="what is done, one of them in each round")
     parser.add_argument("--rounds", type=int, default=5, help="of each strategy")
