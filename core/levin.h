@@ -113,6 +113,7 @@
 #include <levin/core/interfaces/checkpointer.h>
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/interfaces/divided_model.h>
+#include <levin/core/interfaces/foreign_weights.h>
 #include <levin/core/interfaces/launcher.h>
 #include <levin/core/interfaces/load_weights.h>
 #include <levin/core/interfaces/logger.h>

@@ -191,9 +191,9 @@ void apply_seed(Config& config) {
 using Settings = std::vector<std::pair<std::string, Config>>;
 
 /// Makes all objects. `planner`: of the command plan, whose trainer measures; may be unset. `trains`: a strategy that
-/// is to fit into a memory is chosen, which takes a measurement.
+/// is to fit into a memory is chosen, which takes a measurement. `needs_data`: a data module is made.
 CliRun build_run(const std::string& command, Config config, const ConfigNames& names,
-                 std::shared_ptr<MemoryPlanner>* planner = nullptr, bool trains = true) {
+                 std::shared_ptr<MemoryPlanner>* planner = nullptr, bool trains = true, bool needs_data = true) {
   if (names.modules.items().empty())
     throw ConfigError("this program has no model; hint: cli.modules.add<MyModule>(\"name\") before cli.run");
   // The seed comes first: the module draws its weights when it is made.
@@ -217,7 +217,7 @@ CliRun build_run(const std::string& command, Config config, const ConfigNames& n
           .config = config,
           .trainer = trainer,
           .module = make_module(config, names),
-          .data = make_data(config, names),
+          .data = needs_data ? make_data(config, names) : nullptr,
           .ckpt = ckpt.is_null() ? "" : ckpt.text()};
 }
 
@@ -335,8 +335,9 @@ std::vector<std::string> Cli::command_names() const {
   return names;
 }
 
-void Cli::add_command(const std::string& name, const std::string& doc, std::function<void(const CliRun&)> run) {
-  add_own({.name = name, .doc = doc, .run = std::move(run)});
+void Cli::add_command(const std::string& name, const std::string& doc, std::function<void(const CliRun&)> run,
+                      bool needs_data) {
+  add_own({.name = name, .doc = doc, .run = std::move(run), .needs_data = needs_data});
 }
 
 void Cli::add_own(OwnCommand command) {
@@ -437,16 +438,19 @@ int Cli::run_command(int argc, char** argv) {
       return configure(arguments.config_files, settings);
     });
   std::shared_ptr<MemoryPlanner> planner;
-  const bool trains = command == nullptr || !(command->needs_trained_weights || command->run == look_at_data);
-  const CliRun run =
-      build_run(arguments.command, config, names, command != nullptr && command->plans ? &planner : nullptr, trains);
+  const auto own = std::find_if(own_commands_.begin(), own_commands_.end(),
+                                [&](const OwnCommand& each) { return each.name == arguments.command; });
+  const bool needs_data = own == own_commands_.end() || own->needs_data;
+  const bool trains =
+      command != nullptr ? !(command->needs_trained_weights || command->run == look_at_data) : needs_data;
+  const CliRun run = build_run(arguments.command, config, names,
+                               command != nullptr && command->plans ? &planner : nullptr, trains, needs_data);
   if (before_command) before_command(run);
   int status = kSuccess;
   if (command != nullptr) {
     status = execute(*command, run, names, planner);
   } else {
-    for (const auto& own : own_commands_)
-      if (own.name == arguments.command) own.run(run);
+    own->run(run);
     if (run.trainer->status() == TrainerStatus::kInterrupted) status = kSignalBase + run.trainer->interrupt_signal();
   }
   if (after_command) after_command(run);

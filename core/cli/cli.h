@@ -70,14 +70,17 @@ class Cli {
   std::function<void(const CliRun&)> before_command = {};
   std::function<void(const CliRun&)> after_command = {};
 
-  /// Adds a command. Throws ConfigError for the name of a built-in one, or of one that was added before.
-  void add_command(const std::string& name, const std::string& doc, std::function<void(const CliRun&)> run);
+  /// Adds a command. `needs_data` false: it gets no data module, whose options may be left out. Throws ConfigError for
+  /// the name of a built-in one, or of one that was added before.
+  void add_command(const std::string& name, const std::string& doc, std::function<void(const CliRun&)> run,
+                   bool needs_data = true);
   /// Adds a command with options of its own, a struct with describe(). They are a section of the configuration that has
   /// the command's name, and on its command line they may go without that: `PROGRAM serve --port=80`. Throws
   /// ConfigError where there is a section of that name too.
   template <Described Options>
   void add_command(const std::string& name, const std::string& doc,
-                   std::function<void(const CliRun&, const std::type_identity_t<Options>&)> run) {
+                   std::function<void(const CliRun&, const std::type_identity_t<Options>&)> run,
+                   bool needs_data = true) {
     const auto run_with_options = [name, run = std::move(run)](const CliRun& built) {
       const Config* section = built.config.find(name);
       run(built, parse_options<Options>(section != nullptr ? *section : Config::null(), name));
@@ -85,6 +88,7 @@ class Cli {
     add_own({.name = name,
              .doc = doc,
              .run = run_with_options,
+             .needs_data = needs_data,
              .section = CommandSection{
                  .name = name, .fields = schema_of<Options>().fields(), .resolve = [name](const Config& node) {
                    return schema_of<Options>().resolve(node, name);
@@ -107,6 +111,7 @@ class Cli {
     std::string name;
     std::string doc;
     std::function<void(const CliRun&)> run;
+    bool needs_data = true;
     std::optional<CommandSection> section = {};
   };
   struct Link {

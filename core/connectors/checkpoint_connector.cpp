@@ -662,7 +662,7 @@ void CheckpointConnector::load_initial_weights() {
 
 void CheckpointConnector::read_weights(const std::string& path) {
   tree_ = State::map();
-  tree_["model"] = plan_weights(*state_.module, {.path = path}).tensors;
+  tree_["model"] = plan_weights(*state_.module, checkpoint_weights(*state_.module, path)).tensors;
   tree_["path"] = path;
 }
 

@@ -1,5 +1,6 @@
 #include <levin/core/interfaces/load_weights.h>
 
+#include <levin/core/interfaces/foreign_weights.h>
 #include <levin/core/interfaces/module.h>
 
 #include <torch/nn/module.h>
@@ -43,6 +44,11 @@ WeightReport load_weights(torch::nn::Module& module, const LoadWeightsOptions& o
 
 WeightReport load_weights(torch::nn::Module& module, const std::string& path, const WeightRules& rules) {
   return load_weights(module, {.path = path, .rules = rules});
+}
+
+LoadWeightsOptions checkpoint_weights(const torch::nn::Module& module, const std::string& path) {
+  const auto* const foreign = dynamic_cast<const ForeignWeights*>(&module);
+  return {.path = path, .rules = foreign != nullptr ? foreign->rules_of(path) : WeightRules()};
 }
 
 void save_weights(const torch::nn::Module& module, const std::string& path, const WriteWeightsOptions& options) {

@@ -18,6 +18,10 @@ namespace levin {
 WeightReport load_weights(torch::nn::Module& module, const LoadWeightsOptions& options);
 WeightReport load_weights(torch::nn::Module& module, const std::string& path, const WeightRules& rules = {});
 
+/// Returns how weights that are no checkpoint of Levin's are loaded as a module's checkpoint: by the rules of one with
+/// ForeignWeights.
+LoadWeightsOptions checkpoint_weights(const torch::nn::Module& module, const std::string& path);
+
 /// Writes a module's parameters and buffers in the format that the path's end names; see write_weights. Each is there
 /// once, and under all of its names where the format keeps_tied_names.
 void save_weights(const torch::nn::Module& module, const std::string& path, const WriteWeightsOptions& options = {});

@@ -26,7 +26,7 @@ void CausalLmOptions::describe(Schema<CausalLmOptions>& schema) {
   schema.field("pretrained", &O::pretrained, "start from the folder's weights; false: random ones");
 }
 
-CausalLm::CausalLm(const Options& options) {
+CausalLm::CausalLm(const Options& options) : is_pretrained_(options.pretrained) {
   if (options.path.empty())
     throw ConfigError("model.path is not set; hint: a folder of Hugging Face with config.json, or a config.json");
   const nn::LanguageModelOptions described = nn::language_model_options(options.path);
@@ -52,6 +52,14 @@ StepOutput CausalLm::test_step(const Batch& batch, int64_t /*batch_idx*/) { retu
 Batch CausalLm::predict_step(const Batch& batch, int64_t /*batch_idx*/) {
   return {{"logits", model_(batch["tokens"], positions_of(batch))}};
 }
+
+WeightRules CausalLm::rules_of(const std::string& path) const {
+  // Weights that save_weights wrote have the module's names.
+  if (open_weights(path).tensors.contains("model.net.0.embed_tokens")) return {};
+  return language_model_weights(model_->options(), path, "model.").rules;
+}
+
+std::string CausalLm::folder() const { return std::filesystem::path(config_).parent_path().string(); }
 
 void CausalLm::save_folder(const std::string& folder) const { save_language_model(model_, folder, config_); }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <levin/core/base/schema.h>
+#include <levin/core/interfaces/foreign_weights.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/nn/transformer/language_model.h>
 
@@ -19,8 +20,9 @@ struct CausalLmOptions {
 /// A language model of a folder of Hugging Face, to be trained on tokens: `model: {name: causal_lm, path: FOLDER}`.
 /// Batches have "tokens" and "next", int64 [N, T], the token that follows each, −100 where none counts, and may have
 /// "positions" (see nn::AttentionInputs). Logs train_loss, val_loss and test_loss, means over the tokens that count.
-/// Prediction gives "logits" [N, T, vocabulary]. The optimizer is the trainer's.
-class CausalLm : public Module {
+/// Prediction gives "logits" [N, T, vocabulary]. The optimizer is the trainer's. Folders of Hugging Face serve as its
+/// checkpoints.
+class CausalLm : public Module, public ForeignWeights {
  public:
   using Options = CausalLmOptions;
   explicit CausalLm(const Options& options);
@@ -29,8 +31,13 @@ class CausalLm : public Module {
   StepOutput validation_step(const Batch& batch, int64_t batch_idx) override;
   StepOutput test_step(const Batch& batch, int64_t batch_idx) override;
   Batch predict_step(const Batch& batch, int64_t batch_idx) override;
+  WeightRules rules_of(const std::string& path) const override;
 
   const nn::CausalLanguageModel& model() const { return model_; }
+  /// Whether it began with the folder's weights.
+  bool is_pretrained() const { return is_pretrained_; }
+  /// Returns the folder of the config.json, where a tokenizer.json may be.
+  std::string folder() const;
   /// Writes a folder for from_pretrained, with the config.json of `path`; see save_language_model.
   void save_folder(const std::string& folder) const;
 
@@ -38,6 +45,7 @@ class CausalLm : public Module {
   StepOutput step(const Batch& batch, const std::string& name);
 
   std::string config_;  ///< the config.json
+  bool is_pretrained_;
   nn::CausalLanguageModel model_{nullptr};
 };
 

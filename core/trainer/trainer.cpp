@@ -152,23 +152,25 @@ void load_weights_into(Module& module, const std::string& path, bool strict) {
           [&](const State& tensors) { load_named_tensors(module, tensors); });
     }
   }
-  const WeightReport report = levin::load_weights(module, {.path = path, .strict = strict});
+  LoadWeightsOptions options = checkpoint_weights(module, path);
+  options.strict = strict;
+  const WeightReport report = levin::load_weights(module, options);
   log::rank_zero_info(fmt::format("{}: {}", path, report.text()));
 }
 
 }  // namespace
 
-void Trainer::begin_export(const std::shared_ptr<Module>& module) {
-  if (module == nullptr) throw Error("export", "export_model needs a module; got nullptr");
-  components_->context.require_free(*module, "export_model");
-  CallScope::begin(components_->at_work, "export_model");
+void Trainer::begin_local(const std::shared_ptr<Module>& module, std::string_view call) {
+  if (module == nullptr) throw Error("trainer", fmt::format("{} needs a module; got nullptr", call));
+  components_->context.require_free(*module, call);
+  CallScope::begin(components_->at_work, call);
   components_->context.attach(module);
 }
 
 namespace {
 
-ExportReport export_attached(TrainerComponents& components, const Batch& example, const std::string& path,
-                             const std::string& ckpt, const ExportOptions& options) {
+/// Makes the layers of the module of the call, and gives them their weights.
+void load_attached(TrainerComponents& components, const std::string& ckpt) {
   Module& module = *components.state.module;
   const std::string found = components.checkpoints.find_weights(ckpt);
   run_local_hooks(components, [&] {
@@ -179,21 +181,32 @@ ExportReport export_attached(TrainerComponents& components, const Batch& example
     if (!initial.path.empty() && components.state.progress.total_batches == 0)
       log::rank_zero_info(fmt::format("init_from {}: {}", initial.path, levin::load_weights(module, initial).text()));
   });
-  return levin::export_model(module, example, path, options);
+}
+
+ExportReport export_attached(TrainerComponents& components, const Batch& example, const std::string& path,
+                             const std::string& ckpt, const ExportOptions& options) {
+  load_attached(components, ckpt);
+  return levin::export_model(*components.state.module, example, path, options);
 }
 
 }  // namespace
 
+void Trainer::load_weights(std::shared_ptr<Module> module, const std::string& ckpt) {
+  begin_local(module, "load_weights");
+  const CallScope call(components_->at_work, std::adopt_lock);
+  load_attached(*components_, ckpt);
+}
+
 ExportReport Trainer::export_model(std::shared_ptr<Module> module, const Batch& example, const std::string& path,
                                    const std::string& ckpt, const ExportOptions& options) {
-  begin_export(module);
+  begin_local(module, "export_model");
   const CallScope call(components_->at_work, std::adopt_lock);
   return is_global_zero() ? export_attached(*components_, example, path, ckpt, options) : ExportReport();
 }
 
 ExportReport Trainer::export_model(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data,
                                    const std::string& path, const std::string& ckpt, const ExportOptions& options) {
-  begin_export(module);
+  begin_local(module, "export_model");
   const CallScope call(components_->at_work, std::adopt_lock);
   if (!is_global_zero()) return {};
   components_->data.begin_call(data, {});

@@ -91,6 +91,9 @@ class Trainer {
   /// has the data hooks.
   ExportReport export_model(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data, const std::string& path,
                             const std::string& ckpt = "", const ExportOptions& options = {});
+  /// Makes the module's layers and loads the weights that `ckpt` names, or where it is empty those of `init_from`, in
+  /// this process and whole; no rank starts. For what a program does with a trained module beside these calls.
+  void load_weights(std::shared_ptr<Module> module, const std::string& ckpt);
 
   // ---- Where training is.
 
@@ -277,8 +280,8 @@ class Trainer {
   friend class ThreadRank;
 
   RunResult run(const RunRequest& request);
-  /// Attaches the module. Throws levin::Error where there is none, or where a call is under way.
-  void begin_export(const std::shared_ptr<Module>& module);
+  /// Attaches the module for a call without ranks. Throws levin::Error where there is none, or a call is under way.
+  void begin_local(const std::shared_ptr<Module>& module, std::string_view call);
   std::vector<MetricMap> evaluate(const RunRequest& request, bool verbose);
   std::unique_ptr<TrainerComponents> components_;
   std::shared_ptr<Module> last_module_;

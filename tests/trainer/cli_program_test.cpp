@@ -169,6 +169,13 @@ TEST(CliProgram, CommandsAndHooksOfItsOwn) {
   calls.clear();
   EXPECT_EQ(run(with({"fit"}, kSmall), extend).status, 0);
   EXPECT_THAT(calls, ElementsAre("before fit", "after fit of 5 steps"));
+  bool has_data = true;
+  const ProgramOutcome without = run(with({"look"}, kSmall), [&](Cli& program) {
+    program.add_command(
+        "look", "", [&](const CliRun& run) { has_data = run.data != nullptr; }, /*needs_data=*/false);
+  });
+  EXPECT_EQ(without.status, 0) << without.err;
+  EXPECT_FALSE(has_data);
   EXPECT_THAT(run({"--help"}, extend).out, HasSubstr("twice"));
   EXPECT_THAT(run({"twic"}, extend).err, HasSubstr("did you mean 'twice'?"));
   Cli cli;
