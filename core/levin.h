@@ -43,6 +43,7 @@
 #include <levin/core/checkpoint/finder.h>
 #include <levin/core/checkpoint/safetensors.h>
 #include <levin/core/cli/cli.h>
+#include <levin/core/cli/generate_command.h>
 #include <levin/core/comm/communication_error.h>
 #include <levin/core/data/arrays/numpy_file.h>
 #include <levin/core/data/batch.h>
@@ -149,7 +150,9 @@
 #include <levin/core/metrics/stacked_values.h>
 #include <levin/core/metrics/text_scores.h>
 #include <levin/core/models/causal_lm.h>
+#include <levin/core/models/generate.h>
 #include <levin/core/models/language_model_files.h>
+#include <levin/core/models/text_perplexity.h>
 #include <levin/core/nn/activation_checkpointing.h>
 #include <levin/core/nn/checkpoint.h>
 #include <levin/core/nn/exported_program.h>

@@ -37,7 +37,7 @@ _OPTIONS = _INTERFACES | {"core/options"}
 _CONNECTORS = _OPTIONS | {"core/connectors"}
 _LOOPS = _CONNECTORS | {"core/loops"}
 _TRAINER = _LOOPS | {"core/export", "core/trainer"}
-_CLI = _TRAINER | {"core/planning", "core/sweep", "core/cli"}
+_CLI = _TRAINER | {"core/models", "core/planning", "core/sweep", "core/cli"}
 
 # What the files of a layer may include, besides their own layer.
 ALLOWED = {
@@ -57,11 +57,11 @@ ALLOWED = {
     "core/engine": _TRAINER,
     "core/planning": _TRAINER,
     "core/sweep": _OPTIONS,
-    "core/cli": _TRAINER | {"core/planning", "core/sweep"},
+    "core/cli": _TRAINER | {"core/models", "core/planning", "core/sweep"},
     "core/builtins": _TRAINER | {"core/models", "core/profilers", "strategies", "callbacks", "loggers"},
     "core/tools": _CLI | {"core/profilers", "core/builtins", "core/levin.h"},
     "core/python": _CLI,
-    "core/levin.h": _CLI | {"core/engine", "core/models", "core/profilers", "core/builtins", "strategies", "callbacks", "loggers"},
+    "core/levin.h": _CLI | {"core/engine", "core/profilers", "core/builtins", "strategies", "callbacks", "loggers"},
     "strategies": _INTERFACES,
     "callbacks": _INTERFACES,
     "loggers": {"core/base"},

@@ -21,9 +21,17 @@ inline nlohmann::json small_tokenizer() {
   vocab["th"] = 256;
   vocab["the"] = 257;
   return {{"version", "1.0"},
-          {"added_tokens", {{{"id", 258}, {"content", "<end>"}, {"special", true}, {"normalized", false}}}},
+          {"added_tokens",
+           {{{"id", 258},
+             {"content", "<end>"},
+             {"single_word", false},
+             {"lstrip", false},
+             {"rstrip", false},
+             {"special", true},
+             {"normalized", false}}}},
           {"normalizer", nullptr},
-          {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}}},
+          {"pre_tokenizer",
+           {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}}},
           {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", {"t h", "th e"}}}}};
 }
 

@@ -5,6 +5,7 @@
 #include <levin/core/base/error.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/models/causal_lm.h>
+#include <levin/core/models/generate.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -131,6 +132,49 @@ TEST_F(CausalLmTest, StartsFromTheFoldersWeightsAndLeavesEmptyBatchesOut) {
   Trainer(options).fit(module, DataLoader(std::make_shared<data::TensorDataset>(rows), {.batch_size = 2}));
   EXPECT_TRUE(testing::identical(testing::weights(*module), testing::weights(*random)));
   EXPECT_EQ(module->predict_step(rows, 0)["logits"].sizes(), (at::IntArrayRef{4, 5, kWords}));
+}
+
+/// Predicts what follows each row.
+class Continuing : public CausalLm {
+ public:
+  using CausalLm::CausalLm;
+  Batch predict_step(const Batch& batch, int64_t /*batch_idx*/) override {
+    const at::Tensor rows = batch["tokens"];
+    std::vector<std::vector<int64_t>> prompts;
+    for (int64_t row = 0; row < rows.size(0); ++row)
+      prompts.emplace_back(rows[row].data_ptr<int64_t>(), rows[row].data_ptr<int64_t>() + rows.size(1));
+    at::Tensor ends = at::full({rows.size(0), 10}, -1, at::kLong);
+    const auto texts = generate(
+        model(), prompts, {.max_new_tokens = 10, .end_tokens = std::vector<int64_t>{1, 2, 3}, .keep_in_step = true});
+    for (size_t row = 0; row < texts.size(); ++row)
+      for (size_t i = 0; i < texts[row].tokens.size(); ++i)
+        ends[static_cast<int64_t>(row)][static_cast<int64_t>(i)] = texts[row].tokens[i];
+    return {{"ends", ends}};
+  }
+};
+
+TEST_F(CausalLmTest, GeneratesUnderStrategiesThatDivideTheModel) {
+  for (const std::string family : {"llama", "gemma"}) {
+    SCOPED_TRACE(family);
+    const std::string folder = folder_of(family);
+    const auto dataset = std::make_shared<data::TensorDataset>(
+        Batch{{"tokens", at::arange(8 * 5).mul(7).remainder(kWords).view({8, 5})}});
+    const auto predicted = [&](const std::string& strategy, int64_t ranks) {
+      seed_everything(7);
+      TrainerOptions options = testing::quiet(1);
+      options.strategy = Spec<Strategy>(Config::parse(strategy, {}));
+      options.devices = ranks;
+      const auto batches = Trainer(options).predict(make<Continuing>({.path = folder, .pretrained = false}),
+                                                    DataLoaders{DataLoader(dataset, {.batch_size = 2})});
+      std::vector<at::Tensor> ends;
+      for (const Batch& batch : batches.at(0)) ends.push_back(batch["ends"]);
+      return at::cat(ends);
+    };
+    const at::Tensor expected = predicted("single_device", 1);
+    EXPECT_EQ(expected.size(0), 8);
+    EXPECT_TRUE(expected.eq(-1).any().item<bool>()) << "some end early";
+    EXPECT_TRUE(predicted("{name: sharded_threads, stage: 3}", 2).equal(expected));
+  }
 }
 
 TEST_F(CausalLmTest, SaysWhatIsMissing) {

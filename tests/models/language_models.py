@@ -19,40 +19,47 @@ SIZES = {"vocab_size": 37, "hidden_size": 16, "intermediate_size": 24, "num_hidd
          "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 
 
-def models():
+def models(positions=64):
+    """Names and models with so many positions."""
+    sizes = SIZES | {"max_position_embeddings": positions}
     llama3 = {"rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0,
               "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
-    yield "llama2", t.LlamaForCausalLM(t.LlamaConfig(**SIZES | {"num_key_value_heads": 4}))
-    yield "llama3", t.LlamaForCausalLM(t.LlamaConfig(**SIZES, rope_parameters=llama3, tie_word_embeddings=True))
-    yield "llama_biases", t.LlamaForCausalLM(t.LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True, head_dim=8))
-    yield "smollm", t.LlamaForCausalLM(t.LlamaConfig(**SIZES, tie_word_embeddings=True, rms_norm_eps=1e-5))
-    yield "smollm3", t.SmolLM3ForCausalLM(t.SmolLM3Config(**SIZES, no_rope_layer_interval=2))
+    yield "llama2", t.LlamaForCausalLM(t.LlamaConfig(**sizes | {"num_key_value_heads": 4}))
+    yield "llama3", t.LlamaForCausalLM(t.LlamaConfig(**sizes, rope_parameters=llama3, tie_word_embeddings=True))
+    yield "llama_biases", t.LlamaForCausalLM(t.LlamaConfig(**sizes, attention_bias=True, mlp_bias=True, head_dim=8))
+    yield "smollm", t.LlamaForCausalLM(t.LlamaConfig(**sizes, tie_word_embeddings=True, rms_norm_eps=1e-5))
+    yield "smollm3", t.SmolLM3ForCausalLM(t.SmolLM3Config(**sizes, no_rope_layer_interval=2))
     yield "smollm3_sliding", t.SmolLM3ForCausalLM(t.SmolLM3Config(
-        **SIZES, no_rope_layer_interval=2, use_sliding_window=True, sliding_window=4))
-    yield "mistral", t.MistralForCausalLM(t.MistralConfig(**SIZES, sliding_window=4))
-    yield "mistral_all", t.MistralForCausalLM(t.MistralConfig(**SIZES, sliding_window=None))
-    yield "qwen2", t.Qwen2ForCausalLM(t.Qwen2Config(**SIZES, tie_word_embeddings=True))
-    yield "qwen2_sliding", t.Qwen2ForCausalLM(t.Qwen2Config(**SIZES, use_sliding_window=True, sliding_window=4,
+        **sizes, no_rope_layer_interval=2, use_sliding_window=True, sliding_window=4))
+    yield "mistral", t.MistralForCausalLM(t.MistralConfig(**sizes, sliding_window=4))
+    yield "mistral_all", t.MistralForCausalLM(t.MistralConfig(**sizes, sliding_window=None))
+    yield "qwen2", t.Qwen2ForCausalLM(t.Qwen2Config(**sizes, tie_word_embeddings=True))
+    yield "qwen2_sliding", t.Qwen2ForCausalLM(t.Qwen2Config(**sizes, use_sliding_window=True, sliding_window=4,
                                                             max_window_layers=1))
-    yield "qwen3", t.Qwen3ForCausalLM(t.Qwen3Config(**SIZES, head_dim=8))
-    yield "olmo2", t.Olmo2ForCausalLM(t.Olmo2Config(**SIZES))
+    yield "qwen3", t.Qwen3ForCausalLM(t.Qwen3Config(**sizes, head_dim=8))
+    yield "olmo2", t.Olmo2ForCausalLM(t.Olmo2Config(**sizes))
     yield "gemma3", t.Gemma3ForCausalLM(t.Gemma3TextConfig(
-        **SIZES, head_dim=8, sliding_window=4, query_pre_attn_scalar=10,
+        **sizes, head_dim=8, sliding_window=4, query_pre_attn_scalar=10,
         layer_types=["sliding_attention", "full_attention", "sliding_attention"]))
     yield "gemma3_scaled", t.Gemma3ForCausalLM(t.Gemma3TextConfig(
-        **SIZES | {"num_hidden_layers": 7}, head_dim=4, sliding_window=4,
+        **sizes | {"num_hidden_layers": 7}, head_dim=4, sliding_window=4,
         rope_parameters={"full_attention": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 8.0},
                          "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}}))
-    yield "gpt2", t.GPT2LMHeadModel(t.GPT2Config(vocab_size=37, n_positions=32, n_embd=16, n_layer=3, n_head=4,
+    yield "gpt2", t.GPT2LMHeadModel(t.GPT2Config(vocab_size=37, n_positions=positions, n_embd=16, n_layer=3, n_head=4,
                                                  bos_token_id=1, eos_token_id=2))
+
+
+def enlarge(model):
+    """Gives a model weights that make its logits differ."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3 if parameter.dim() == 2 else 1).add_(torch.randn_like(parameter) * 0.1)
+    return model.eval()
 
 
 def make(folder):
     for name, model in models():
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.mul_(3 if parameter.dim() == 2 else 1).add_(torch.randn_like(parameter) * 0.1)
-        model.eval()
+        enlarge(model)
         tokens = torch.randint(3, 37, (N, T))
         targets = torch.randint(3, 37, (N, T))
         targets[0, :3] = -100
@@ -87,4 +94,5 @@ def check(folder):
         assert difference < 1e-6, (name, difference)
 
 
-{"make": make, "check": check}[sys.argv[1]](Path(sys.argv[2]))
+if __name__ == "__main__":
+    {"make": make, "check": check}[sys.argv[1]](Path(sys.argv[2]))

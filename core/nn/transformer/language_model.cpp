@@ -114,18 +114,31 @@ CausalLanguageModelImpl::CausalLanguageModelImpl(const LanguageModelOptions& opt
   net = register_module("net", members);
 }
 
-at::Tensor CausalLanguageModelImpl::run(const at::Tensor& tokens, at::Tensor positions, const at::Tensor& targets) {
+std::vector<at::Tensor> CausalLanguageModelImpl::inputs_of(const at::Tensor& tokens, at::Tensor positions,
+                                                           const at::Tensor& targets) const {
   if (tokens.dim() != 2) throw Error("nn", fmt::format("tokens are [N, T]; got {} dimensions", tokens.dim()));
   if (options_.learned_positions > 0 && tokens.size(1) > options_.learned_positions)
     throw Error("nn", fmt::format("a text is longer than the positions of the model; got {} tokens, valid: up to {}",
                                   tokens.size(1), options_.learned_positions));
   if (!positions.defined()) positions = at::arange(tokens.size(1), tokens.options().dtype(at::kLong));
-  const RotaryScope scope;
-  return net->forward_all({tokens, positions, targets}).front();
+  return {tokens, std::move(positions),
+          targets.defined() ? targets : at::empty({0}, tokens.options().dtype(at::kLong))};
 }
 
 at::Tensor CausalLanguageModelImpl::forward(const at::Tensor& tokens, const at::Tensor& positions) {
-  return run(tokens, positions, at::empty({0}, tokens.options().dtype(at::kLong)));
+  std::vector<at::Tensor> inputs = inputs_of(tokens, positions, {});
+  const RotaryScope scope;
+  return net->forward_all(std::move(inputs)).front();
+}
+
+at::Tensor CausalLanguageModelImpl::last_logits(const at::Tensor& tokens, const at::Tensor& positions) {
+  std::vector<at::Tensor> inputs = inputs_of(tokens, positions, {});
+  const RotaryScope scope;
+  if (net->runner() != nullptr) return net->forward_all(std::move(inputs)).front().select(1, -1);
+  inputs = net->forward_range(std::move(inputs), 0, net->size() - 1);
+  at::Tensor& x = inputs.front();
+  x = x.narrow(1, x.size(1) - 1, 1);
+  return net->forward_range(std::move(inputs), net->size() - 1, net->size()).front().squeeze(1);
 }
 
 at::Tensor CausalLanguageModelImpl::loss(const at::Tensor& tokens, const at::Tensor& targets,
@@ -133,7 +146,9 @@ at::Tensor CausalLanguageModelImpl::loss(const at::Tensor& tokens, const at::Ten
   if (targets.sizes() != tokens.sizes())
     throw Error("nn", fmt::format("targets have the sizes of tokens; got {} for {}", c10::str(targets.sizes()),
                                   c10::str(tokens.sizes())));
-  return run(tokens, positions, targets);
+  std::vector<at::Tensor> inputs = inputs_of(tokens, positions, targets);
+  const RotaryScope scope;
+  return net->forward_all(std::move(inputs)).front();
 }
 
 }  // namespace levin::nn

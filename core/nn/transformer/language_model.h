@@ -32,7 +32,8 @@ struct LanguageModelOptions {
   double embedding_scale = 1;     ///< of the embeddings of tokens
   double embedding_dropout = 0;
   double initial_std = 0.02;
-  bool tie_embeddings = false;  ///< the head has the weight of the embedding
+  bool tie_embeddings = false;           ///< the head has the weight of the embedding
+  std::vector<int64_t> end_tokens = {};  ///< `eos_token_id`, which end a text
 };
 
 /// Tokens int64 [N, T] become [N, T, width].
@@ -73,6 +74,8 @@ class CausalLanguageModelImpl : public torch::nn::Module {
   /// Returns logits [N, T, vocabulary] of tokens int64 [N, T]. `positions`: as AttentionInputs::positions, where
   /// padding and packed documents are; inside of a KeyValueCache::Step those of the step.
   at::Tensor forward(const at::Tensor& tokens, const at::Tensor& positions = {});
+  /// Returns the logits of the last token of each row alone, [N, vocabulary].
+  at::Tensor last_logits(const at::Tensor& tokens, const at::Tensor& positions = {});
   /// Returns the mean cross-entropy of what follows each token against `targets`, int64 [N, T], −100 to ignore, without
   /// logits in memory.
   at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets, const at::Tensor& positions = {});
@@ -81,7 +84,8 @@ class CausalLanguageModelImpl : public torch::nn::Module {
   Sequential net{nullptr};
 
  private:
-  at::Tensor run(const at::Tensor& tokens, at::Tensor positions, const at::Tensor& targets);
+  /// Returns the tensors that `net` takes.
+  std::vector<at::Tensor> inputs_of(const at::Tensor& tokens, at::Tensor positions, const at::Tensor& targets) const;
 
   LanguageModelOptions options_;
 };

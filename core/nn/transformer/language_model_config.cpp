@@ -94,7 +94,6 @@ const std::set<std::string_view>& passed_over() {
                                                "decoder_start_token_id",
                                                "do_sample",
                                                "dtype",
-                                               "eos_token_id",
                                                "id2label",
                                                "is_decoder",
                                                "is_encoder_decoder",
@@ -404,6 +403,13 @@ LanguageModelOptions llama_options(Reader& reader, const std::string& name, cons
   return options;
 }
 
+/// A number, a list of numbers, or nothing.
+std::vector<int64_t> end_tokens_of(const Config* config, const std::string& path) {
+  if (config == nullptr || config->is_null()) return {};
+  if (config->is_sequence()) return ConfigCodec<std::vector<int64_t>>::parse(*config, path);
+  return {ConfigCodec<int64_t>::parse(*config, path)};
+}
+
 }  // namespace
 
 LanguageModelOptions language_model_options(const std::string& path) {
@@ -411,7 +417,15 @@ LanguageModelOptions language_model_options(const std::string& path) {
   if (std::filesystem::is_directory(file)) file /= "config.json";
   if (!std::filesystem::exists(file))
     throw ConfigError(fmt::format("a language model needs a config.json; there is no file '{}'", file.string()));
-  return language_model_options(Config::load(file.string()), file.string());
+  LanguageModelOptions options = language_model_options(Config::load(file.string()), file.string());
+  // What a folder says of generation is newer than its config.json.
+  const std::filesystem::path generation = file.parent_path() / "generation_config.json";
+  if (std::filesystem::exists(generation)) {
+    const Config config = Config::load(generation.string());
+    if (const Config* const end = config.is_mapping() ? config.find("eos_token_id") : nullptr; end != nullptr)
+      options.end_tokens = end_tokens_of(end, generation.string() + ": eos_token_id");
+  }
+  return options;
 }
 
 LanguageModelOptions language_model_options(const Config& config, const std::string& path) {
@@ -431,6 +445,7 @@ LanguageModelOptions language_model_options(const Config& config, const std::str
   for (const std::string_view key : {"kv_lora_rank", "q_lora_rank"})
     reader.refuse_if_set(key, "multi-latent attention");
   LanguageModelOptions options = name == "gpt2" ? gpt2_options(reader) : llama_options(reader, name, found->second);
+  options.end_tokens = end_tokens_of(reader.find("eos_token_id"), reader.path_of("eos_token_id"));
   reader.refuse_rest(name);
   return options;
 }
