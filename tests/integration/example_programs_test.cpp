@@ -1,5 +1,6 @@
 // Every example program under every start method of ranks: a step or two on the smallest data that it takes.
 
+#include "../data/small_tokenizer.h"
 #include "../support/run_program.h"
 #include "tests/support/tree.h"
 #include "tiny_fashion.h"
@@ -40,6 +41,10 @@ const std::map<std::string, Example>& examples() {
       {"gan", {"gan.yaml", {"--data.root=DATA/fashion", "--data.batch_size=8", "--model.channels=2"}}},
       {"image_folder",
        {"image_folder.yaml", {"--data.root=DATA/images", "--data.index_folder=DATA/index", "--data.batch_size=2"}}},
+      {"language_model",
+       {"small.yaml",
+        {"--data.path=DATA/names", "--data.tokenizer=DATA/model/tokenizer.json", "--model.path=DATA/model/config.json",
+         "--data.length=8", "--data.batch_size=4", "--trainer.val_check_interval=1.0"}}},
       {"pet_names", {"pet_names.yaml", {"--data.path=DATA/names", "--data.val_share=0.2", "--model.hidden=8"}}},
       {"resnet",
        {"resnet50v2.yaml",
@@ -75,6 +80,11 @@ class StartedExample : public ::testing::TestWithParam<std::string> {
         table += std::string(names.size() % 2 == 0 ? "seal," : "fox,") + std::to_string(names.size()) + "\n";
       }
     testing::write_text(data_->path("names"), names);
+    fs::create_directories(data_->path("model"));
+    testing::write_text(data_->path("model/tokenizer.json"), testing::small_tokenizer().dump());
+    testing::write_text(data_->path("model/config.json"),
+                        R"({"model_type": "llama", "vocab_size": 259, "hidden_size": 16, "intermediate_size": 24,
+                            "num_hidden_layers": 2, "num_attention_heads": 2, "tie_word_embeddings": true})");
     testing::write_text(data_->path("table.csv"), table);
   }
   static void TearDownTestSuite() { data_.reset(); }
