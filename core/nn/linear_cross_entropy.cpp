@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/nn/few_class_cross_entropy.h>
+#include <levin/core/nn/weight_behaviour.h>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/autocast_mode.h>
@@ -318,6 +319,17 @@ void check(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& 
                      options.z_loss));
 }
 
+/// With a weight whose behaviours are around operators, such as one that is cut over ranks.
+at::Tensor cross_entropy_by_operators(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& target,
+                                      const LinearCrossEntropyOptions& options) {
+  if (options.z_loss > 0)
+    throw Error("nn", "linear_cross_entropy: z_loss does not work with a weight that is cut over ranks; valid: 0");
+  const at::Tensor logits = at::linear(input, weight, optional_of(options.bias));
+  return at::cross_entropy_loss(
+      logits.reshape({-1, logits.size(-1)}), target.reshape({-1}), optional_of(options.class_weights),
+      options.sum ? at::Reduction::Sum : at::Reduction::Mean, options.ignore_index, options.label_smoothing);
+}
+
 /// Throws where there is a target that is no class. Looks at values, and so is asked where the kernels have thrown.
 void check_classes(const at::Tensor& target, int64_t classes, int64_t ignore_index) {
   if (!target.device().is_cpu()) return;
@@ -330,6 +342,7 @@ void check_classes(const at::Tensor& target, int64_t classes, int64_t ignore_ind
 
 at::Tensor linear_cross_entropy(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& target,
                                 const LinearCrossEntropyOptions& options) {
+  if (has_weight_behaviours(weight)) return cross_entropy_by_operators(input, weight, target, options);
   check(input, weight, target, options);
   at::Tensor rows = input.reshape({-1, input.size(-1)});
   at::Tensor classes = weight;
