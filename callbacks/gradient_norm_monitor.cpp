@@ -43,25 +43,25 @@ void GradientNormMonitor::on_before_optimizer_step(Trainer& trainer, Module& mod
   if (steps_after / every == steps_before / every) return;
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> gradients;
-  std::vector<const at::Tensor*> parameters;
+  std::vector<at::Tensor> parameters;
   for (const auto& parameter : optimizer.parameters()) {
     const at::Tensor gradient = gradient_values(parameter);
     if (!gradient.defined()) continue;
     // Nothing has no largest element.
     gradients.push_back(gradient.numel() > 0 ? gradient : at::zeros({1}, gradient.options()));
-    parameters.push_back(&parameter);
+    parameters.push_back(parameter);
   }
   if (gradients.empty()) return;
   std::vector<at::Tensor> each = at::_foreach_norm(gradients, options_.norm);
   for (auto& norm : each) norm = norm.to(each.front().options());
   const at::Tensor norms =
-      trainer.strategy().divided_model().parallel_model().reduce_norm(at::stack(each), options_.norm);
+      trainer.strategy().divided_model().parallel_model().reduce_norms(at::stack(each), parameters, options_.norm);
   const LogOptions on_step{.on_step = true, .on_epoch = false};
   module.log(optimizer.index() == 0 ? "grad_norm" : fmt::format("grad_norm-{}", optimizer.index()),
              at::linalg_vector_norm(norms, options_.norm), on_step);
   if (!options_.per_parameter) return;
   for (size_t i = 0; i < parameters.size(); ++i)
-    if (const std::string* name = names_.find(parameters[i]->unsafeGetTensorImpl()))
+    if (const std::string* name = names_.find(parameters[i].unsafeGetTensorImpl()))
       module.log("grad_norm/" + *name, norms[static_cast<int64_t>(i)], on_step);
 }
 

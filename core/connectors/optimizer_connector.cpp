@@ -385,7 +385,6 @@ void OptimizerConnector::clip(OptimizerHandle& optimizer, double value, ClipAlgo
   model_.prepare_step();  // in 16 bits what is small would be lost
   options_.precision->unscale(optimizer.optimizer());
   const auto& parameters = optimizer.parameters();
-  const auto reduce = [this](at::Tensor norm) { return model_.parallel_model().reduce_norm(std::move(norm), 2); };
   switch (algorithm) {
     case ClipAlgorithm::kValue:
       return optim::clip_by_value(parameters, value);
@@ -394,11 +393,14 @@ void OptimizerConnector::clip(OptimizerHandle& optimizer, double value, ClipAlgo
     case ClipAlgorithm::kNorm:
       break;
   }
-  if (!in_step || !optimizer.divides_in_step() || find_independent_steps(strategy_) != nullptr) {
-    optim::clip_by_norm(parameters, value, reduce);
-  } else if (const at::Tensor norm = optim::gradient_norm(parameters, reduce); norm.defined()) {
-    optimizer.divide_in_step(optim::clip_divisor(norm, value));
-  }
+  const at::Tensor norm = model_.parallel_model().gradient_norm(parameters);
+  if (!norm.defined()) return;
+  // The division is always done, also by 1, so that nothing waits for the norm.
+  const at::Tensor divisor = optim::clip_divisor(norm, value);
+  if (!in_step || !optimizer.divides_in_step() || find_independent_steps(strategy_) != nullptr)
+    optim::divide_gradients(parameters, divisor);
+  else
+    optimizer.divide_in_step(divisor);
 }
 
 void OptimizerConnector::scale_gradients(const at::Tensor& factor) {

@@ -58,17 +58,22 @@ State with_parameters(const State& state,
 ParallelModel::ParallelModel(std::string component, std::vector<Entry> entries, Ranks ranks)
     : component_(std::move(component)), entries_(std::move(entries)), ranks_(std::move(ranks)) {
   for (size_t i = 0; i < entries_.size(); ++i) {
-    const auto& [name, parameter, part] = entries_[i];
+    const auto& [name, parameter, part, is_copy] = entries_[i];
     by_name_[name] = i;
+    has_copies_ |= is_copy;
     if (!parameter.defined()) continue;
     by_parameter_[parameter.unsafeGetTensorImpl()] = i;
     names_.add(name, part.local_shard());
   }
 }
 
-const ParameterPart* ParallelModel::find(const std::string& name) const {
+const ParallelModel::Entry* ParallelModel::find(const std::string& name) const {
   const auto found = by_name_.find(name);
-  return found == by_name_.end() ? nullptr : &entries_[found->second].part;
+  return found == by_name_.end() ? nullptr : &entries_[found->second];
+}
+
+bool ParallelModel::is_copy(const at::Tensor& local_shard) const {
+  return has_copies_ && find(names_.require(local_shard))->is_copy;
 }
 
 // ---- What optimizers step
@@ -91,7 +96,7 @@ void ParallelModel::combine_found_inf(at::Tensor& found_inf) const {
   if (ranks_.group != nullptr) ranks_.group->all_reduce(found_inf, ReduceOp::kMax)->wait();
 }
 
-at::Tensor ParallelModel::reduce_norm(at::Tensor norms, double order) const {
+at::Tensor ParallelModel::sum_norms(const at::Tensor& norms, double order) const {
   if (ranks_.group == nullptr) return norms;
   const at::NoGradGuard no_grad;
   // With offload the gradients are on the host, which the group may not carry.
@@ -100,6 +105,27 @@ at::Tensor ParallelModel::reduce_norm(at::Tensor norms, double order) const {
   ranks_.group->all_reduce(combined, std::isinf(order) ? ReduceOp::kMax : ReduceOp::kSum)->wait();
   if (order == 2) combined.sqrt_();
   return combined.to(norms.device());
+}
+
+at::Tensor ParallelModel::gradient_norm(const std::vector<at::Tensor>& local_shards) const {
+  const auto sum = [this](const at::Tensor& norm) { return sum_norms(norm, 2); };
+  if (!has_copies_) return optim::gradient_norm(local_shards, sum);
+  std::vector<at::Tensor> parts;
+  std::vector<at::Tensor> copies;
+  for (const at::Tensor& local_shard : local_shards) (is_copy(local_shard) ? copies : parts).push_back(local_shard);
+  const at::Tensor of_parts = optim::gradient_norm(parts, sum);
+  const at::Tensor of_copies = optim::gradient_norm(copies);
+  if (!of_parts.defined() || !of_copies.defined()) return of_parts.defined() ? of_parts : of_copies;
+  const at::NoGradGuard no_grad;
+  return (of_parts.square() + of_copies.square()).sqrt();
+}
+
+at::Tensor ParallelModel::reduce_norms(at::Tensor norms, const std::vector<at::Tensor>& local_shards,
+                                       double order) const {
+  at::Tensor sums = sum_norms(norms, order);
+  for (size_t i = 0; i < local_shards.size(); ++i)
+    if (const auto place = static_cast<int64_t>(i); is_copy(local_shards[i])) sums[place] = norms[place];
+  return sums;
 }
 
 void ParallelModel::clip_adaptively(const std::vector<at::Tensor>& local_shards, double ratio) const {
@@ -115,20 +141,22 @@ void ParallelModel::clip_parts_adaptively(const std::vector<at::Tensor>& local_s
   struct Part {
     at::Tensor local_shard;
     at::Tensor rows;  ///< of each element, counted through all parameters
+    bool is_copy;
   };
   std::vector<Part> parts;
   int64_t rows = 0;
   for (const at::Tensor& local_shard : local_shards) {
     if (!local_shard.grad().defined()) continue;
-    const ParameterPart& part = *find(names_.require(local_shard));
-    parts.push_back({local_shard, part.rows().add_(rows)});
-    rows += part.row_count();
+    const Entry& entry = *find(names_.require(local_shard));
+    parts.push_back({local_shard, entry.part.rows().add_(rows), entry.is_copy});
+    rows += entry.part.row_count();
   }
   if (parts.empty()) return;
   const auto type = parts.front().local_shard.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   at::Tensor squares = at::zeros({2, rows}, parts.front().local_shard.options().requires_grad(false).dtype(type));
   const auto flat = [](const at::Tensor& tensor) { return tensor.detach().view({-1}); };
   for (const Part& part : parts) {
+    if (part.is_copy && ranks_.group->rank() > 0) continue;
     squares[0].index_add_(0, part.rows, flat(part.local_shard).to(type).square());
     squares[1].index_add_(0, part.rows, flat(part.local_shard.grad()).to(type).square());
   }
@@ -147,8 +175,9 @@ void ParallelModel::clip_parts_adaptively(const std::vector<at::Tensor>& local_s
 State ParallelModel::module_state(const Module& module) const {
   State state = State::map();
   for (const auto& [name, tensor] : saved_tensors(module)) {
-    const ParameterPart* const part = find(name);
-    state[name] = part != nullptr ? State(part->placed(part->local_shard(), name)) : State(tensor.detach());
+    const Entry* const entry = find(name);
+    state[name] = entry != nullptr && !entry->is_copy ? State(entry->part.placed(entry->part.local_shard(), name))
+                                                      : State(tensor.detach());
   }
   return state;
 }
@@ -159,8 +188,8 @@ void ParallelModel::load_module_state(Module& module, const State& state) const 
   const at::NoGradGuard no_grad;
   for (auto& [name, tensor] : saved_tensors(module)) {
     const TensorLeaf& leaf = state.at(name).as_leaf();
-    if (const ParameterPart* const part = find(name))
-      part->load(leaf);
+    if (const Entry* const entry = find(name); entry != nullptr && !entry->is_copy)
+      entry->part.load(leaf);
     else if (leaf.saved != nullptr)
       read_into(*leaf.saved, tensor.detach());
     else
@@ -171,8 +200,9 @@ void ParallelModel::load_module_state(Module& module, const State& state) const 
 State ParallelModel::place_optimizer_state(const State& state) const {
   if (entries_.empty()) return state;
   return with_parameters(state, [&](const std::string& name, const State& fields) {
-    const ParameterPart* const part = find(name);
-    if (part == nullptr) return fields;
+    const Entry* const entry = find(name);
+    if (entry == nullptr || entry->is_copy) return fields;
+    const ParameterPart* const part = &entry->part;
     return with_fields(fields, [&](const TensorLeaf& leaf) {
       if (leaf.value.sizes() == part->local_shard().sizes()) return State(part->placed(leaf.value, name));
       if (!part->has_first_element() || leaf.value.dim() == 0) return State(leaf);
@@ -188,8 +218,9 @@ State ParallelModel::place_optimizer_state(const State& state) const {
 State ParallelModel::own_optimizer_state(const State& saved) const {
   if (entries_.empty()) return saved;
   return with_parameters(saved, [&](const std::string& name, const State& fields) {
-    const ParameterPart* const part = find(name);
-    if (part == nullptr) return fields;
+    const Entry* const entry = find(name);
+    if (entry == nullptr || entry->is_copy) return fields;
+    const ParameterPart* const part = &entry->part;
     return with_fields(
         fields, [&](const TensorLeaf& leaf) { return part->is_of(leaf) ? State(part->own_part(leaf)) : State(leaf); });
   });

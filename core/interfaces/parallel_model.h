@@ -27,6 +27,7 @@ class ParallelModel {
     std::string name;
     at::Tensor parameter = {};  ///< of the module; undefined for a buffer
     ParameterPart part;
+    bool is_copy = false;  ///< whole on every rank, beside others that ranks divide: norms count it once
   };
   struct Ranks {
     std::shared_ptr<Collective> group = nullptr;  ///< those with other parts; nullptr: this one has all of them
@@ -50,9 +51,11 @@ class ParallelModel {
   const optim::ParameterNames& shard_names() const { return names_; }
   /// Combines StepScaling::found_inf of this rank's part of the gradients over all ranks, in place.
   void combine_found_inf(at::Tensor& found_inf) const;
-  /// Combines norms of this rank's shards, as many on every rank, into the norms of the whole tensors. `order`: 1, 2 or
-  /// infinity.
-  at::Tensor reduce_norm(at::Tensor norms, double order) const;
+  /// Gives the 2-norm of the whole tensors' gradients, of those that the optimizer steps; see optim::gradient_norm.
+  at::Tensor gradient_norm(const std::vector<at::Tensor>& local_shards) const;
+  /// Combines norms of this rank's shards, as many on every rank, one of each, into the norms of the whole tensors.
+  /// `order`: 1, 2 or infinity.
+  at::Tensor reduce_norms(at::Tensor norms, const std::vector<at::Tensor>& local_shards, double order) const;
   /// Clips the gradients of what the optimizer steps by the norms of the whole parameters' rows; see
   /// optim::clip_adaptively. Where ranks divide tensors a collective, and all have gradients of the same ones.
   void clip_adaptively(const std::vector<at::Tensor>& local_shards, double ratio) const;
@@ -72,7 +75,9 @@ class ParallelModel {
   State own_optimizer_state(const State& saved) const;
 
  private:
-  const ParameterPart* find(const std::string& name) const;
+  const Entry* find(const std::string& name) const;
+  bool is_copy(const at::Tensor& local_shard) const;
+  at::Tensor sum_norms(const at::Tensor& norms, double order) const;
   void clip_parts_adaptively(const std::vector<at::Tensor>& local_shards, double ratio) const;
 
   std::string component_;
@@ -81,6 +86,7 @@ class ParallelModel {
   std::unordered_map<std::string, size_t> by_name_;
   std::unordered_map<const void*, size_t> by_parameter_;  ///< by the TensorImpl
   optim::ParameterNames names_;
+  bool has_copies_ = false;
 };
 
 /// Throws levin::Error naming what a saved module_state lacks, has left over or has in another shape.

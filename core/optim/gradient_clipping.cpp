@@ -22,6 +22,10 @@ namespace {
 constexpr double kSmallest = 1e-6;        // as torch.nn.utils.clip_grad_norm_: no division by zero
 constexpr double kSmallestWeight = 1e-3;  // of a row's norm, so that weights that start at zero can grow
 
+void divide(const std::vector<std::vector<at::Tensor>>& groups, const at::Tensor& divisor) {
+  for (const auto& group : groups) at::_foreach_div_(group, divisor.to(group.front().options()));
+}
+
 /// See gradient_norm.
 at::Tensor norm_of(const std::vector<std::vector<at::Tensor>>& groups,
                    const std::function<at::Tensor(at::Tensor)>& reduce_norm) {
@@ -55,9 +59,13 @@ at::Tensor clip_by_norm(const std::vector<at::Tensor>& parameters, double max_no
   at::Tensor norm = norm_of(groups, reduce_norm);
   if (!norm.defined()) return norm;
   // The division is always done, also by 1, so that nothing waits for the norm.
-  const at::Tensor divisor = clip_divisor(norm, max_norm);
-  for (const auto& group : groups) at::_foreach_div_(group, divisor.to(group.front().options()));
+  divide(groups, clip_divisor(norm, max_norm));
   return norm;
+}
+
+void divide_gradients(const std::vector<at::Tensor>& parameters, const at::Tensor& divisor) {
+  const at::NoGradGuard no_grad;
+  divide(gradient_groups(parameters), divisor);
 }
 
 void clip_by_value(const std::vector<at::Tensor>& parameters, double limit) {

@@ -30,6 +30,9 @@ at::Tensor clip_divisor(const at::Tensor& norm, double max_norm);
 at::Tensor clip_by_norm(const std::vector<at::Tensor>& parameters, double max_norm,
                         const std::function<at::Tensor(at::Tensor)>& reduce_norm = {});
 
+/// Divides all gradients by a number, a tensor of no dimension.
+void divide_gradients(const std::vector<at::Tensor>& parameters, const at::Tensor& divisor);
+
 /// Clamps every element of every gradient to [-limit, limit].
 void clip_by_value(const std::vector<at::Tensor>& parameters, double limit);
 
