@@ -43,6 +43,7 @@
 #include <levin/strategies/pipeline/pipeline.h>
 #include <levin/strategies/sharded/sharded.h>
 #include <levin/strategies/single_device.h>
+#include <levin/strategies/tensor/tensor_parallel.h>
 
 namespace levin {
 
@@ -104,6 +105,8 @@ void register_builtins(Registries& registries) {
   registries.strategies.add<Pipeline>("pipeline",
                                       "a levin::Sequential cut into stages, a process each (or a launcher's ranks)");
   add_start_methods("pipeline");
+  registries.strategies.add<TensorParallel>("tensor", "ranks divide layers that say how, and see the same examples");
+  add_start_methods("tensor");
   registries.strategies.add<ParameterServer>("parameter_server",
                                              "workers compute gradients; servers among them run the optimizer");
   add_start_methods("parameter_server");

@@ -155,6 +155,7 @@
 #include <levin/core/models/text_perplexity.h>
 #include <levin/core/nn/activation_checkpointing.h>
 #include <levin/core/nn/checkpoint.h>
+#include <levin/core/nn/cut_logits.h>
 #include <levin/core/nn/exported_program.h>
 #include <levin/core/nn/flop_counter.h>
 #include <levin/core/nn/functional.h>
@@ -162,6 +163,7 @@
 #include <levin/core/nn/named_units.h>
 #include <levin/core/nn/script_module.h>
 #include <levin/core/nn/sequential.h>
+#include <levin/core/nn/tensor_plan.h>
 #include <levin/core/nn/transformer/key_value_cache.h>
 #include <levin/core/nn/transformer/language_model.h>
 #include <levin/core/nn/transformer/language_model_config.h>
@@ -226,3 +228,4 @@
 #include <levin/strategies/ranks/ranked_strategy.h>
 #include <levin/strategies/sharded/sharded.h>
 #include <levin/strategies/single_device.h>
+#include <levin/strategies/tensor/tensor_parallel.h>

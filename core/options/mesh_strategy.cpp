@@ -183,7 +183,9 @@ Config with_sizes(Config mesh, bool as_mappings) {
 
 bool is_rank_option(std::string_view name) { return std::ranges::find(rank_options(), name) != rank_options().end(); }
 
-bool is_said_by_sizes(std::string_view name) { return name == "data_parallel" || name.starts_with(kOfShard); }
+bool is_said_by_sizes(std::string_view name) {
+  return name == "data_parallel" || name == "tensor_group" || name.starts_with(kOfShard);
+}
 
 std::vector<FieldDoc> fields_of(const MeshDimension& dimension, const Registry<Strategy>& strategies) {
   std::vector<FieldDoc> fields{{.name = kSize,
@@ -231,10 +233,15 @@ bool is_mesh(const Config& strategy) {
 
 Config strategy_of_mesh(const Config& mesh, int64_t ranks) {
   auto [parts, shared] = read(mesh);
-  auto& [pipeline, replicate, shard] = parts;
+  auto& [pipeline, replicate, shard, tensor] = parts;
   complete_sizes(parts, ranks, mesh.origin().prefix());
   const auto as_text = [](int64_t number) { return Config::scalar(std::to_string(number)); };
-  const Part& outer = *pipeline.size > 1 ? pipeline : *shard.size > 1 ? shard : replicate;
+  if (*tensor.size > 1)
+    for (const Part* other : {&pipeline, &shard})
+      if (*other->size > 1)
+        throw ConfigError(fmt::format("{}{}: {} does not work beside tensor; got {}; valid beside tensor: replicate",
+                                      mesh.origin().prefix(), kPath, other->dimension, arithmetic(parts, ranks)));
+  const Part& outer = *pipeline.size > 1 ? pipeline : *shard.size > 1 ? shard : *tensor.size > 1 ? tensor : replicate;
   Config strategy = Config::mapping(mesh.origin());
   strategy.set("name", Config::scalar(std::string(outer.strategy), false, mesh.origin()));
   strategy.merge(outer.options);
@@ -242,6 +249,7 @@ Config strategy_of_mesh(const Config& mesh, int64_t ranks) {
   if (&outer != &replicate && *replicate.size > 1)
     refuse_options(replicate, fmt::format("beside {}, which averages gradients itself", outer.dimension));
   if (&outer == &shard) strategy.set("shard_group", as_text(*shard.size));
+  if (&outer == &tensor) strategy.set("tensor_group", as_text(*tensor.size));
   if (&outer != &pipeline) return strategy;
   strategy.set("data_parallel", as_text(*replicate.size * *shard.size));
   if (*shard.size == 1) return strategy;

@@ -104,8 +104,10 @@ at::Tensor ModuleContext::all_gather(const at::Tensor& tensor, bool sync_grads) 
     return DifferentiableGather::apply(own, &group);
   };
   Ranks& ranks = strategy_.ranks();
-  if (ranks.mesh().size(DeviceMesh::kPipeline) == 1) return gather_along(strategy_.collective(), tensor);
-  // Stages of a pipeline share their examples, and those before the last have placeholders of results.
+  if (ranks.mesh().size(DeviceMesh::kPipeline) == 1 && ranks.mesh().size(DeviceMesh::kTensor) == 1)
+    return gather_along(strategy_.collective(), tensor);
+  // Stages of a pipeline share their examples, and those before the last have placeholders of results; ranks with parts
+  // of the same layers have the same results.
   const at::Tensor shards = gather_along(ranks.group(DeviceMesh::kShard), tensor);
   return gather_along(ranks.group(DeviceMesh::kReplicate), shards).flatten(0, 1);
 }

@@ -1,6 +1,7 @@
 #include <levin/strategies/ddp/ddp.h>
 
 #include <levin/core/accelerators/accelerator_registry.h>
+#include <levin/core/base/error.h>
 #include <levin/core/comm/communication_error.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/nn/move_to_device.h>
@@ -66,13 +67,17 @@ void DdpOptions::describe(Schema<DdpOptions>& schema) {
   describe_scale_lr(schema, "ranks");
 }
 
-Ddp::Ddp(const Options& options) : RankedStrategy("ddp", rank_options(options)), options_(options) {}
+Ddp::Ddp(const Options& options) : Ddp("ddp", options) {}
+
+Ddp::Ddp(const std::string& family, const Options& options)
+    : RankedStrategy(family, rank_options(options)), options_(options) {}
 
 Ddp::~Ddp() = default;
 
 void Ddp::setup_environment(const StrategySetup& setup) {
   sync_batchnorm_ = setup.sync_batchnorm;
   RankedStrategy::setup_environment(setup);
+  replicas_ = ranks().group_along({DeviceMesh::kReplicate});
 }
 
 void Ddp::teardown() {
@@ -82,6 +87,7 @@ void Ddp::teardown() {
   sparse_.clear();
   uncombined_.clear();
   module_ = nullptr;
+  replicas_.reset();
   RankedStrategy::teardown();
 }
 
@@ -101,6 +107,12 @@ void Ddp::setup_module(Module& module) {
   if (ranks().world_size() == 1) return;
   require_same_model(module, collective());
   broadcast_model(module, ranks().process_group());
+}
+
+const c10::intrusive_ptr<c10d::ProcessGroup>& Ddp::process_group() const {
+  const auto* const group = dynamic_cast<const C10dCollective*>(replicas_.get());
+  LEVIN_CHECK(group != nullptr, "several ranks are a group of c10d");
+  return group->process_group();
 }
 
 std::unique_ptr<c10d::CommHookInterface> Ddp::communication_hook(const c10::intrusive_ptr<c10d::ProcessGroup>&) {
@@ -125,10 +137,10 @@ GradientReducerOptions Ddp::reduction(bool manual, bool has_hook) {
 }
 
 GraphSupport Ddp::graph_support() {
-  if (ranks().world_size() > 1 && !alone_) {
+  if (!is_alone()) {
     if (sync_batchnorm_) return {.recorder = nullptr, .why_not = "sync_batchnorm asks other ranks inside of forward"};
     if (!std::exchange(records_, true)) reducers_.clear();
-    const auto group = ranks().process_group();
+    const auto group = process_group();
     const std::string why_not = GradientReducer::why_not_in_place(
         named_unique_parameters(*module_), *group, reduction(/*manual=*/false, communication_hook(group) != nullptr));
     if (!why_not.empty()) {
@@ -148,29 +160,29 @@ GradientReducer& Ddp::reducer(Module& module, bool manual) {
     // Toggling makes the parameters of one optimizer after the other those that are trained.
     if (reducers_.size() >= (manual ? kMostManualReducers : 1)) reducers_.pop_back();
     parameters_ = named_unique_parameters(module);
-    auto hook = communication_hook(ranks().process_group());
+    auto hook = communication_hook(process_group());
     GradientReducerOptions how = reduction(manual, hook != nullptr);
     how.configure = [this, hook = std::make_shared<decltype(hook)>(std::move(hook))](c10d::Reducer& made) {
       if (*hook != nullptr)
         made.register_comm_hook(std::move(*hook));
       else
-        compress_gradients(made, ranks().process_group(), options_.gradient_compression);
+        compress_gradients(made, process_group(), options_.gradient_compression);
     };
     reducers_.insert(reducers_.begin(),
-                     std::make_unique<GradientReducer>(parameters_, ranks().process_group(), std::move(how)));
+                     std::make_unique<GradientReducer>(parameters_, process_group(), std::move(how)));
   }
   return *reducers_.front();
 }
 
 void Ddp::send_buffers(Module& module) {
-  if (!options_.broadcast_buffers || !has_buffers_) return;
+  if (!options_.broadcast_buffers || !has_buffers_ || replicas_ == nullptr) return;
   const WaitingIn waiting(ranks().rank_status(), "broadcast of buffers");
-  with_communication_errors(collective(), [&] { broadcast_buffers(module, ranks().process_group()); });
+  with_communication_errors(*replicas_, [&] { broadcast_buffers(module, process_group()); });
 }
 
 void Ddp::with_reduction_errors(const GradientReducer& gradients, const std::function<void()>& backward) {
   try {
-    with_communication_errors(collective(), backward);
+    with_communication_errors(*replicas_, backward);
   } catch (const c10::Error&) {
     gradients.require_dense_gradients();
     throw;
@@ -178,7 +190,7 @@ void Ddp::with_reduction_errors(const GradientReducer& gradients, const std::fun
 }
 
 StepOutput Ddp::forward_backward(const Batch& batch, StepPhases& phases, const AccumulationWindow& window) {
-  if (ranks().world_size() == 1 || alone_) {
+  if (is_alone()) {
     StepOutput output = forward(batch, phases);
     if (!output.has_loss()) return output;
     phases.before_backward(output);
@@ -191,7 +203,7 @@ StepOutput Ddp::forward_backward(const Batch& batch, StepPhases& phases, const A
   if (window.sync) gradients.before_forward();
   send_buffers(phases.module());
   StepOutput output = [&] {
-    const SyncBatchNormScope statistics(sync_batchnorm_ ? ranks().shared_collective() : nullptr);
+    const SyncBatchNormScope statistics(sync_batchnorm_ ? replicas_ : nullptr);
     return forward(batch, phases);
   }();
   if (sync_batchnorm_) require_loss_for_sync_batch_norm(output);
@@ -210,25 +222,25 @@ StepOutput Ddp::forward_backward(const Batch& batch, StepPhases& phases, const A
         torch::autograd::backward({start.loss()});
       gradients.after_backward(window.sync);
     });
-    if (window.sync) average_sparse_gradients(gradients.sparse(), collective());
+    if (window.sync) average_sparse_gradients(gradients.sparse(), *replicas_);
   }
   if (window.sync)
     totals_ = gradients.reduces_window() ? gradients.window_totals()
-                                         : reduce_window(window, phases.window_weight(), collective(), root_device());
+                                         : reduce_window(window, phases.window_weight(), *replicas_, root_device());
   phases.after_backward();
   return output;
 }
 
 StepOutput Ddp::manual_step(const Batch& batch, StepPhases& phases) {
-  if (ranks().world_size() == 1 || alone_) return phases.forward(batch);
+  if (is_alone()) return phases.forward(batch);
   send_buffers(phases.module());
-  const SyncBatchNormScope statistics(sync_batchnorm_ ? ranks().shared_collective() : nullptr);
+  const SyncBatchNormScope statistics(sync_batchnorm_ ? replicas_ : nullptr);
   return phases.forward(batch);
 }
 
 void Ddp::manual_backward(const at::Tensor& loss, const BackwardOptions& options) {
   uncombined_.clear();
-  if (ranks().world_size() == 1 || alone_) return Strategy::manual_backward(loss, options);
+  if (is_alone()) return Strategy::manual_backward(loss, options);
   if (records_) {
     const auto gradients_now = [this] {
       std::vector<std::pair<const c10::TensorImpl*, uint32_t>> gradients;
@@ -250,18 +262,19 @@ void Ddp::manual_backward(const at::Tensor& loss, const BackwardOptions& options
   const at::Tensor start = gradients.before_backward(loss, {.sync = options.sync_grad}, {});
   const WaitingIn waiting(options.sync_grad ? ranks().rank_status() : nullptr, "reduction of gradients");
   with_reduction_errors(gradients, [&] { Strategy::manual_backward(start, options); });
-  if (options.sync_grad) average_sparse_gradients(gradients.sparse(), collective());
+  if (options.sync_grad) average_sparse_gradients(gradients.sparse(), *replicas_);
 }
 
 void Ddp::combine_gradients(const std::vector<at::Tensor>& parameters) {
   if (parameters.empty()) return;
   const WaitingIn waiting(ranks().rank_status(), "reduction of gradients");
-  with_communication_errors(
-      collective(), [&] { GradientReducer::combine_in_place(parameters, parameters_, *ranks().process_group()); });
+  with_communication_errors(*replicas_,
+                            [&] { GradientReducer::combine_in_place(parameters, parameters_, *process_group()); });
 }
 
 double Ddp::learning_rate_scale() const {
-  return levin::learning_rate_scale(options_.scale_lr, rank_group().world_size());
+  return levin::learning_rate_scale(options_.scale_lr,
+                                    rank_group().world_size() / rank_group().mesh().size(DeviceMesh::kTensor));
 }
 
 }  // namespace levin

@@ -75,17 +75,23 @@ class Ddp : public RankedStrategy {
   virtual std::unique_ptr<c10d::CommHookInterface> communication_hook(
       const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 
+  /// For a strategy whose ranks average gradients with those along `replicate` alone. `family`: see RankGroup.
+  Ddp(const std::string& family, const Options& options);
   const Options& options() const { return options_; }
   /// The module of the call under way.
   const Module& current_module() const { return *module_; }
 
  private:
+  /// Whether there is nobody to average gradients with.
+  bool is_alone() const { return replicas_ == nullptr || alone_; }
+  const c10::intrusive_ptr<c10d::ProcessGroup>& process_group() const;
   GradientReducer& reducer(Module& module, bool manual);
   GradientReducerOptions reduction(bool manual, bool has_hook);
   void send_buffers(Module& module);
   void with_reduction_errors(const GradientReducer& gradients, const std::function<void()>& backward);
 
   const Options options_;
+  std::shared_ptr<Collective> replicas_;                    ///< ranks with the same parameters; nullptr: no others
   std::vector<std::unique_ptr<GradientReducer>> reducers_;  ///< the one used last is the first
   std::vector<std::pair<std::string, at::Tensor>> parameters_;
   std::unordered_set<const c10::TensorImpl*> sparse_;  ///< parameters with sparse gradients

@@ -41,6 +41,9 @@ TEST(MeshStrategy, IsTheOneThatDividesSo) {
   EXPECT_EQ(translated("{pipeline: 2, shard: {size: 2, stage: 3, prefetch: 0, keep_window_gradients: true}}", 4),
             "{name: pipeline, data_parallel: 2, shard_stage: 3, shard_prefetch: 0, shard_keep_window_gradients: true, "
             "shard_optimizer: true, shard_group: 2}");
+  EXPECT_EQ(translated("{tensor: auto}", 4), "{name: tensor, tensor_group: 4}");
+  EXPECT_EQ(translated("{replicate: auto, tensor: {size: 2, bucket_cap_mb: 5}, start_method: thread}", 8),
+            "{name: tensor, bucket_cap_mb: 5, start_method: thread, tensor_group: 2}");
   // Dimensions of one rank, whose options are checked and do nothing.
   EXPECT_EQ(translated("{pipeline: 1, replicate: 1, shard: 1}", 1), "{name: ddp}");
   EXPECT_EQ(translated("{pipeline: {size: auto, schedule: gpipe}, shard: 4}", 4), "{name: sharded, shard_group: 4}");
@@ -87,7 +90,13 @@ TEST(MeshStrategy, SaysWhatDoesNotFit) {
               HasSubstr("only one size may be auto; got 8 ranks = pipeline ? x shard ?"));
   EXPECT_THAT(refusal("{pipeline: 2, shards: 2}", 4), HasSubstr("trainer.strategy.shards is no dimension"));
   EXPECT_THAT(refusal("{pipeline: 2, shards: 2}", 4), HasSubstr("did you mean 'shard'?"));
-  EXPECT_THAT(refusal("{tensor: 2, shard: 2}", 4), HasSubstr("trainer.strategy.tensor is no dimension"));
+  EXPECT_THAT(refusal("{context: 2, shard: 2}", 4), HasSubstr("trainer.strategy.context is no dimension"));
+  for (const char* other : {"shard", "pipeline"})
+    EXPECT_THAT(refusal(fmt::format("{{{}: 2, tensor: 2}}", other), 4),
+                HasSubstr(fmt::format("{0} does not work beside tensor; got 4 ranks = {0} 2 x tensor 2; valid beside "
+                                      "tensor: replicate",
+                                      other)));
+  EXPECT_THAT(refusal("{tensor: {size: 4, tensor_group: 2}}", 4), HasSubstr("is what the sizes of the mesh say"));
   for (const char* size : {"0", "-1", "two", "2.5", "'2'", "[2]", "null"})
     EXPECT_THAT(refusal(fmt::format("{{shard: {}, replicate: 2}}", size), 4),
                 HasSubstr("trainer.strategy.shard: expected a number of ranks, at least 1, or auto"));
@@ -249,7 +258,9 @@ TEST(MeshCheckpoints, OfAnyMeshAreLoadedToTheBitByAnyOther) {
        {"mesh", 4, 0, "pipeline: {size: 2, schedule: zero_bubble, micro_batches: 2}, shard: 2"},
        {"mesh", 4, 0, "pipeline: {size: 2, micro_batches: 2}, shard: {size: 2, stage: 2}"},
        {"mesh", 4, 0, "pipeline: {size: 2, micro_batches: 2}, shard: {size: 2, stage: 3}"},
-       {"mesh", 8, 0, "pipeline: {size: 2, micro_batches: 2}, replicate: 2, shard: 2"}});
+       {"mesh", 8, 0, "pipeline: {size: 2, micro_batches: 2}, replicate: 2, shard: 2"},
+       {"mesh", 2, 0, "tensor: 2"},
+       {"mesh", 4, 0, "replicate: 2, tensor: 2"}});
 }
 
 TEST(MeshCheckpoints, OfOptimizersOfWholeTensorsAreLoadedToTheBitByAnyOther) {

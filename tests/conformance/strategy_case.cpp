@@ -60,6 +60,12 @@ Net::Net(const Options& options) : options_(options) {
   if (options.lstm) lstm_ = register_module("lstm", make_lstm(1, 1));
 }
 
+TensorPlan Net::tensor_plan() const {
+  const bool late = options_.batch_norm;
+  return {{.pattern = late ? "net.4" : "net.0", .cut = TensorCut::kColumn},
+          {.pattern = late ? "net.7" : "net.4", .cut = TensorCut::kRow}};
+}
+
 at::Tensor Net::forward(const at::Tensor& x, bool with_branch) {
   at::Tensor y = net_(x);
   if (lstm_) y = y + read_features(lstm_, x);

@@ -6,6 +6,7 @@
 #include <levin/core/accelerators/accelerator_registry.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/nn/sequential.h>
+#include <levin/core/nn/tensor_plan.h>
 #include <levin/core/nn/unit.h>
 
 #include <torch/nn/modules/batchnorm.h>
@@ -49,6 +50,7 @@ struct StrategyCase {
   }
   bool has_option(const char* name) const { return std::string(options).find(name) != std::string::npos; }
   bool is_pipeline() const { return std::string(strategy).starts_with("pipeline") || has_option("pipeline"); }
+  bool is_tensor() const { return std::string(strategy).starts_with("tensor") || has_option("tensor"); }
   bool is_one_pipeline() const {
     return is_pipeline() && !has_option("data_parallel") && !has_option("replicate") && !has_option("shard");
   }
@@ -126,10 +128,12 @@ LEVIN_UNIT(Reader);
 
 /// A small regression whose options switch on what strategies find hard: a sequential of eight elements (two chunks for
 /// each of four ranks of a pipeline), and a branch beside it.
-class Net : public Module {
+class Net : public Module, public HasTensorPlan {
  public:
   using Options = NetOptions;
   explicit Net(const Options& options);
+  /// Around the batch normalisation, where there is one. With LSTM layers there is nothing to cut.
+  TensorPlan tensor_plan() const override;
 
   at::Tensor forward(const at::Tensor& x, bool with_branch = true);
   StepOutput training_step(const Batch& batch, int64_t batch_idx) override;

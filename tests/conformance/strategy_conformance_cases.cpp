@@ -44,6 +44,8 @@ const auto divisions = [] {
       StrategyCase{"mesh", 8, 0, "pipeline: {size: 2, micro_batches: 2}, replicate: 2, shard: 2"},
       // Ranks of a stage divide its parameters, which they gather for each micro-batch.
       StrategyCase{"mesh", 4, 0, "pipeline: {size: 2, micro_batches: 4}, shard: {size: 2, stage: 3}"},
+      // Layers are divided; alone, and with replicas of the groups that divide them.
+      StrategyCase{"mesh", 2, 0, "tensor: 2"}, StrategyCase{"mesh", 4, 0, "replicate: 2, tensor: 2"},
       // Parameters live at servers that step for the ranks.
       StrategyCase{"parameter_server_threads", 2, 0, "servers: 2"});
 };
@@ -53,6 +55,7 @@ INSTANTIATE_TEST_SUITE_P(Divisions, StartConformance, divisions(), name_of);
 const auto gradient_divisions = [] {
   return ::testing::Values(StrategyCase{"ddp_threads", 4}, StrategyCase{"sharded_threads", 4, 1},
                            StrategyCase{"sharded_threads", 4, 2}, StrategyCase{"sharded_threads", 4, 3},
+                           StrategyCase{"tensor_threads", 4, 0, "tensor_group: 2"},
                            StrategyCase{"parameter_server_threads", 4, 0, "servers: 3"});
 };
 INSTANTIATE_TEST_SUITE_P(Divisions, GradientConformance, gradient_divisions(), name_of);
@@ -64,6 +67,7 @@ INSTANTIATE_TEST_SUITE_P(Divisions, RankConformance,
                                            StrategyCase{"pipeline_threads", 4, 0,
                                                         "schedule: interleaved, micro_batches: 4"},
                                            StrategyCase{"pipeline_threads", 4, 0, "data_parallel: 2, micro_batches: 2"},
+                                           StrategyCase{"tensor_threads", 4, 0, "tensor_group: 2"},
                                            StrategyCase{"parameter_server_threads", 2, 0, "servers: 2"}),
                          name_of);
 INSTANTIATE_TEST_SUITE_P(Forks, RankConformance, case_of("ddp_spawn", 2), name_of);
@@ -80,6 +84,7 @@ INSTANTIATE_TEST_SUITE_P(TwoShardedProcesses, StartConformance, ::testing::Value
                          name_of);
 INSTANTIATE_TEST_SUITE_P(TwoPipelineProcesses, StartConformance,
                          case_of("pipeline", 2, "schedule: zero_bubble, micro_batches: 4"), name_of);
+INSTANTIATE_TEST_SUITE_P(TwoTensorProcesses, StartConformance, case_of("tensor", 2), name_of);
 INSTANTIATE_TEST_SUITE_P(TwoParameterServerProcesses, StartConformance, case_of("parameter_server", 2, "servers: 2"),
                          name_of);
 // Replicas on each node, whose gradients are averaged over nodes.
@@ -87,6 +92,7 @@ INSTANTIATE_TEST_SUITE_P(ReplicasOfNodes, StartConformance, case_of("ddp2", 2), 
 INSTANTIATE_TEST_SUITE_P(Forks, StartConformance,
                          ::testing::Values(StrategyCase{"ddp_spawn", 4}, StrategyCase{"sharded_spawn", 2, 3},
                                            StrategyCase{"pipeline_spawn", 2, 0, "micro_batches: 4"},
+                                           StrategyCase{"tensor_spawn", 2},
                                            StrategyCase{"parameter_server_spawn", 2, 0, "servers: 2, backend: gloo"}),
                          name_of);
 
@@ -120,6 +126,7 @@ const auto long_divisions = [] {
                    "stage: 3}"},
       StrategyCase{"mesh", 4, 0, "replicate: 2, shard: {size: 2, stage: 2}"},
       StrategyCase{"mesh", 4, 0, "replicate: auto, shard: {size: 2, stage: 1}"},
+      StrategyCase{"mesh", 4, 0, "tensor: 4"}, StrategyCase{"mesh", 8, 0, "replicate: 4, tensor: 2"},
       StrategyCase{"parameter_server_threads", 1}, StrategyCase{"parameter_server_threads", 2},
       StrategyCase{"parameter_server_threads", 4, 0, "servers: 2"});
 };

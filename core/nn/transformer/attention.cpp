@@ -131,4 +131,15 @@ at::Tensor AttentionBase::forward(const at::Tensor& x, const AttentionInputs& in
   return o_proj(mixed.transpose(1, 2).flatten(2));
 }
 
+TensorPlan AttentionBase::tensor_plan() const {
+  if (options_.query_key_norm != QueryKeyNorm::kNone)
+    throw ConfigError("Attention: query_key_norm cannot be cut over ranks; valid: kNone");
+  const auto cut = [](const char* pattern, TensorCut how, int64_t heads) {
+    return TensorRule{.pattern = pattern, .cut = how, .heads = heads};
+  };
+  return {cut("q_proj", TensorCut::kColumn, options_.heads),
+          cut("k_proj", TensorCut::kColumn, options_.key_value_heads),
+          cut("v_proj", TensorCut::kColumn, options_.key_value_heads), cut("o_proj", TensorCut::kRow, options_.heads)};
+}
+
 }  // namespace levin::nn

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <levin/core/nn/tensor_plan.h>
 #include <levin/core/nn/transformer/attention_inputs.h>
 #include <levin/core/nn/transformer/rms_norm.h>
 #include <levin/core/nn/transformer/rotary_embedding.h>
@@ -45,12 +46,15 @@ struct AttentionOptions {
 /// Transformer Models from Multi-Head Checkpoints", 2023. Numbers of heads follow from the sizes of what the
 /// projections give, so that projections cut along heads need no change here. Inside of a KeyValueCache::Step it
 /// attends to the tokens of the cache as well.
-class AttentionBase : public torch::nn::Module {
+class AttentionBase : public torch::nn::Module, public HasTensorPlan {
  public:
   /// `rotary`: rotates queries and keys by their positions; none without. Layers share one.
   explicit AttentionBase(const AttentionOptions& options, RotaryEmbedding rotary = nullptr);
   /// [N, T, width] stays so.
   at::Tensor forward(const at::Tensor& x, const AttentionInputs& inputs);
+  /// Along heads. Throws ConfigError where queries and keys are normalized: the gradients of a norm's weights would be
+  /// those of this rank's heads alone.
+  TensorPlan tensor_plan() const override;
 
   /// Weights [heads · head_dim, width] and [key_value_heads · head_dim, width or memory_width]; of o_proj
   /// [width, heads · head_dim].

@@ -92,6 +92,14 @@ at::Tensor LanguageModelHeadImpl::forward(const at::Tensor& x, const at::Tensor&
                               : functional::linear_cross_entropy(normalized, lm_head, targets);
 }
 
+TensorPlan TokenEmbeddingImpl::tensor_plan() const {
+  return {{.pattern = "embed_tokens", .cut = TensorCut::kVocabulary}};
+}
+
+TensorPlan LanguageModelHeadImpl::tensor_plan() const {
+  return {{.pattern = "lm_head", .cut = TensorCut::kVocabulary}};
+}
+
 CausalLanguageModelImpl::CausalLanguageModelImpl(const LanguageModelOptions& options)
     : options_(checked_model(options)) {
   const auto rotary_of = [](const std::optional<RotaryOptions>& rotary) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <levin/core/nn/sequential.h>
+#include <levin/core/nn/tensor_plan.h>
 #include <levin/core/nn/transformer/rotary_embedding.h>
 #include <levin/core/nn/transformer/transformer_block.h>
 
@@ -37,11 +38,13 @@ struct LanguageModelOptions {
 };
 
 /// Tokens int64 [N, T] become [N, T, width].
-struct TokenEmbeddingImpl : torch::nn::Module {
+struct TokenEmbeddingImpl : torch::nn::Module, HasTensorPlan {
   explicit TokenEmbeddingImpl(const LanguageModelOptions& options);
   /// Positions and targets pass.
   std::tuple<at::Tensor, at::Tensor, at::Tensor> forward(const at::Tensor& tokens, const at::Tensor& positions,
                                                          const at::Tensor& targets);
+  /// Along the vocabulary.
+  TensorPlan tensor_plan() const override;
 
   at::Tensor embed_tokens;     ///< [vocabulary, width]
   at::Tensor embed_positions;  ///< [learned_positions, width], or undefined
@@ -53,12 +56,14 @@ struct TokenEmbeddingImpl : torch::nn::Module {
 LEVIN_UNIT(TokenEmbedding);
 
 /// A norm and the logits of the next token.
-struct LanguageModelHeadImpl : torch::nn::Module {
+struct LanguageModelHeadImpl : torch::nn::Module, HasTensorPlan {
   /// `tied`: the weight [vocabulary, width] of the embedding, which the head shares; undefined for one of its own.
   LanguageModelHeadImpl(const LanguageModelOptions& options, const at::Tensor& tied);
   /// Gives logits [N, T, vocabulary]; where there are targets, int64 [N, T] and −100 to ignore, the mean cross-entropy
   /// instead, by linear_cross_entropy.
   at::Tensor forward(const at::Tensor& x, const at::Tensor& positions, const at::Tensor& targets);
+  /// Along the vocabulary: logits are cut then (see full_logits).
+  TensorPlan tensor_plan() const override;
 
   BlockNorm norm{nullptr};
   at::Tensor lm_head;  ///< [vocabulary, width]

@@ -49,4 +49,10 @@ at::Tensor MlpImpl::forward(const at::Tensor& x) {
   return down_proj(hidden);
 }
 
+TensorPlan MlpImpl::tensor_plan() const {
+  TensorPlan plan{{.pattern = "up_proj", .cut = TensorCut::kColumn}, {.pattern = "down_proj", .cut = TensorCut::kRow}};
+  if (gate_proj) plan.insert(plan.begin(), {.pattern = "gate_proj", .cut = TensorCut::kColumn});
+  return plan;
+}
+
 }  // namespace levin::nn

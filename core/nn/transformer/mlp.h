@@ -1,5 +1,6 @@
 #pragma once
 
+#include <levin/core/nn/tensor_plan.h>
 #include <levin/core/nn/unit.h>
 
 #include <ATen/core/Tensor.h>
@@ -34,10 +35,12 @@ struct MlpOptions {
 
 /// The layers of a transformer that see each token by itself: down(act(gate(x)) · up(x)), with SiLU or GELU called
 /// SwiGLU or GeGLU (Shazeer, "GLU Variants Improve Transformer", 2020); not gated, down(act(up(x))).
-struct MlpImpl : torch::nn::Module {
+struct MlpImpl : torch::nn::Module, HasTensorPlan {
   explicit MlpImpl(const MlpOptions& options);
   /// [..., width] stays so.
   at::Tensor forward(const at::Tensor& x);
+  /// Along the hidden features.
+  TensorPlan tensor_plan() const override;
 
   /// Weights [hidden, width]; of down_proj [width, hidden].
   torch::nn::Linear gate_proj{nullptr}, up_proj{nullptr}, down_proj{nullptr};

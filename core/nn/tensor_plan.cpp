@@ -1,0 +1,185 @@
+#include <levin/core/nn/tensor_plan.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/base/wildcard.h>
+#include <levin/core/nn/module_type_name.h>
+
+#include <fmt/format.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string_view>
+#include <utility>
+
+namespace levin {
+namespace {
+
+constexpr std::string_view kWeight = "weight";
+
+const char* name_of(TensorCut cut) {
+  switch (cut) {
+    case TensorCut::kColumn:
+      return "column";
+    case TensorCut::kRow:
+      return "row";
+    case TensorCut::kVocabulary:
+      return "vocabulary";
+    case TensorCut::kWhole:
+      break;
+  }
+  return "whole";
+}
+
+/// A matrix of a module, and the bias beside it.
+struct Layer {
+  std::string path;  ///< as patterns name it: without ".weight"
+  CutWeight weight;
+};
+
+std::vector<Layer> layers_of(const torch::nn::Module& module) {
+  const auto parameters = module.named_parameters();
+  std::vector<Layer> layers;
+  std::set<const void*> seen;
+  for (const auto& item : parameters) {
+    const std::string& name = item.key();
+    if (!item.value().defined() || item.value().dim() != 2 || !seen.insert(item.value().unsafeGetTensorImpl()).second)
+      continue;
+    Layer layer{.path = name, .weight = {.name = name, .weight = item.value()}};
+    if (name == kWeight || name.ends_with(fmt::format(".{}", kWeight))) {
+      layer.path = name == kWeight ? "" : name.substr(0, name.size() - kWeight.size() - 1);
+      const std::string bias = name.substr(0, name.size() - kWeight.size()) + "bias";
+      if (const at::Tensor* found = parameters.find(bias); found != nullptr && found->defined()) {
+        layer.weight.bias_name = bias;
+        layer.weight.bias = *found;
+      }
+    }
+    layers.push_back(std::move(layer));
+  }
+  return layers;
+}
+
+/// Whose rules they are, for messages: "tensor_plan of Block 'blocks.0'".
+struct Rules {
+  TensorPlan plan;
+  std::string owner;
+  bool replace = false;  ///< others of the same weights
+};
+
+void check_divides(const CutWeight& weight, int64_t ranks, const std::string& owner) {
+  const bool is_column = weight.rule.cut == TensorCut::kColumn;
+  const bool is_row = weight.rule.cut == TensorCut::kRow;
+  const int64_t size = weight.weight.size(is_row ? 1 : 0);
+  const auto fail = [&](const std::string& what) {
+    throw ConfigError(fmt::format("{}: the weight '{}' cannot be cut by {} over {} ranks: {}", owner, weight.name,
+                                  name_of(weight.rule.cut), ranks, what));
+  };
+  if (weight.rule.parts < 1 || weight.rule.heads < 0 || (!is_column && weight.rule.parts != 1))
+    fail(fmt::format("parts are at least 1 (but by column: 1) and heads 0 or above; got {} and {}", weight.rule.parts,
+                     weight.rule.heads));
+  if (weight.rule.heads > 0 && weight.rule.heads % ranks != 0)
+    fail(fmt::format("it has {} heads; valid: a multiple of {}", weight.rule.heads, ranks));
+  const int64_t unit = weight.rule.parts * std::max<int64_t>(weight.rule.heads, 1);
+  if (size % unit != 0)
+    fail(fmt::format("its {} {} do not consist of {} parts of {} heads", size,
+                     is_row      ? "inputs"
+                     : is_column ? "outputs"
+                                 : "rows",
+                     weight.rule.parts, std::max<int64_t>(weight.rule.heads, 1)));
+  if (size % (weight.rule.parts * ranks) != 0)
+    fail(fmt::format("it has {} {}; valid: a multiple of {}", size,
+                     is_row      ? "inputs"
+                     : is_column ? "outputs"
+                                 : "rows",
+                     weight.rule.parts * ranks));
+}
+
+/// Rules of one owner, by the weight that they match.
+std::map<const void*, CutWeight> matches(const std::vector<Layer>& layers, const Rules& rules, int64_t ranks) {
+  std::map<const void*, CutWeight> matched;
+  bool has_column = false;
+  bool has_row = false;
+  for (const TensorRule& rule : rules.plan) {
+    bool matches_any = false;
+    for (const Layer& layer : layers) {
+      if (!matches_wildcard(rule.pattern, layer.path) && !matches_wildcard(rule.pattern, layer.weight.name)) continue;
+      matches_any = true;
+      CutWeight weight = layer.weight;
+      weight.rule = rule;
+      if (!matched.emplace(weight.weight.unsafeGetTensorImpl(), weight).second)
+        throw ConfigError(
+            fmt::format("{}: the weight '{}' matches twice; got '{}' as the second pattern; valid: one "
+                        "pattern for each weight",
+                        rules.owner, weight.name, rule.pattern));
+      if (rule.cut == TensorCut::kWhole) continue;
+      check_divides(weight, ranks, rules.owner);
+      has_column |= rule.cut == TensorCut::kColumn;
+      has_row |= rule.cut == TensorCut::kRow;
+    }
+    if (matches_any) continue;
+    std::vector<std::string> paths;
+    for (const Layer& layer : layers) paths.push_back(layer.path);
+    throw ConfigError(fmt::format("{}: the pattern '{}' matches no weight{}", rules.owner, rule.pattern,
+                                  valid_names_hint(rule.pattern, paths)));
+  }
+  if (has_column != has_row && !rules.replace)
+    throw ConfigError(
+        fmt::format("{}: it cuts layers by {} and none by {}; valid: both, as what a column layer gives "
+                    "is cut until a row layer adds it up",
+                    rules.owner, has_column ? "column" : "row", has_column ? "row" : "column"));
+  return matched;
+}
+
+std::string joined(const std::string& prefix, const std::string& name) {
+  return prefix.empty() || name.empty() ? prefix + name : prefix + "." + name;
+}
+
+}  // namespace
+
+std::vector<CutWeight> weights_to_cut(torch::nn::Module& module, int64_t ranks, const TensorPlan& further,
+                                      const std::string& option) {
+  std::map<const void*, CutWeight> cut;
+  for (const auto& part : module.named_modules(/*name_prefix=*/"", /*include_self=*/true)) {
+    const auto* const planned = dynamic_cast<const HasTensorPlan*>(part.value().get());
+    if (planned == nullptr) continue;
+    const Rules rules{
+        .plan = planned->tensor_plan(),
+        .owner = fmt::format("tensor_plan of {} '{}'", short_type_name(part.value()->name()), part.key())};
+    for (auto& [tensor, weight] : matches(layers_of(*part.value()), rules, ranks)) {
+      weight.name = joined(part.key(), weight.name);
+      if (weight.bias.defined()) weight.bias_name = joined(part.key(), weight.bias_name);
+      // An embedding and a head may share their weight.
+      const auto [place, is_new] = cut.emplace(tensor, weight);
+      if (!is_new && (place->second.rule.cut != TensorCut::kVocabulary || weight.rule.cut != TensorCut::kVocabulary))
+        throw ConfigError(
+            fmt::format("{}: the weight '{}' is in two plans; valid: in one, that of the module or of one "
+                        "in it",
+                        rules.owner, weight.name));
+    }
+  }
+  const std::vector<Layer> layers = layers_of(module);
+  for (auto& [tensor, weight] : matches(layers, {.plan = further, .owner = option, .replace = true}, ranks))
+    cut.insert_or_assign(tensor, std::move(weight));
+  std::erase_if(cut, [](const auto& item) { return item.second.rule.cut == TensorCut::kWhole; });
+  if (cut.empty())
+    throw ConfigError(
+        fmt::format("strategy 'tensor' cuts layers by their modules' plans, and {} has none; hint: derive "
+                    "the modules to cut from levin::HasTensorPlan, or give {}",
+                    short_type_name(module.name()), option));
+  const auto count = [&](TensorCut how) {
+    return std::ranges::count_if(cut, [&](const auto& item) { return item.second.rule.cut == how; });
+  };
+  if (const auto rows = count(TensorCut::kRow); (rows == 0) != (count(TensorCut::kColumn) == 0))
+    throw ConfigError(
+        fmt::format("{}: layers are cut by {} and none by {}; valid: both, as what a column layer gives is "
+                    "cut until a row layer adds it up",
+                    option, rows == 0 ? "column" : "row", rows == 0 ? "row" : "column"));
+  std::vector<CutWeight> ordered;
+  for (const Layer& layer : layers)
+    if (const auto found = cut.find(layer.weight.weight.unsafeGetTensorImpl()); found != cut.end())
+      ordered.push_back(found->second);
+  return ordered;
+}
+
+}  // namespace levin

@@ -1,0 +1,197 @@
+#include <levin/strategies/tensor/tensor_parallel.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/base/seed.h>
+#include <levin/core/checkpoint/state_bytes.h>
+#include <levin/core/interfaces/cluster_environment.h>
+#include <levin/core/interfaces/module.h>
+#include <levin/core/nn/weight_behaviour.h>
+#include <levin/core/optim/optimizer_capabilities.h>
+#include <levin/strategies/ddp/communication_hooks.h>
+#include <levin/strategies/ranks/divisible_optimizer.h>
+#include <levin/strategies/tensor/tensor_model.h>
+
+#include <fmt/format.h>
+#include <torch/optim/optimizer.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+namespace levin {
+namespace {
+
+constexpr const char* kPlanOption = "strategy.tensor.plan";
+
+DdpOptions ddp_options(const TensorParallelOptions& options) {
+  DdpOptions ddp;
+  ddp.bucket_cap_mb = options.bucket_cap_mb;
+  ddp.find_unused_parameters = options.find_unused_parameters;
+  ddp.broadcast_buffers = options.broadcast_buffers;
+  ddp.gradient_compression = options.gradient_compression;
+  ddp.start_method = options.start_method;
+  ddp.backend = options.backend;
+  ddp.timeout = options.timeout;
+  ddp.start_timeout = options.start_timeout;
+  ddp.stall_report = options.stall_report;
+  ddp.hang_timeout = options.hang_timeout;
+  return ddp;
+}
+
+}  // namespace
+
+void TensorParallelOptions::describe(Schema<TensorParallelOptions>& schema) {
+  using O = TensorParallelOptions;
+  schema.field("tensor_group", &O::tensor_group, "ranks that divide the layers among each other: all or a number")
+      .require("all or a number of ranks", [](const std::string& value) {
+        return value == "all" || (!value.empty() && value.size() < 10 && value.front() != '0' &&
+                                  std::ranges::all_of(value, [](char c) { return c >= '0' && c <= '9'; }));
+      });
+  schema.field("plan", &O::plan,
+               "column, row, vocabulary or whole by pattern of layers, in addition to the modules' own plans");
+  schema.field("bucket_cap_mb", &O::bucket_cap_mb, "MiB of gradients that are averaged at once").above(0).at_most(1e6);
+  schema.field("find_unused_parameters", &O::find_unused_parameters,
+               "the loss may leave out parameters, other ones at each step");
+  schema.field("broadcast_buffers", &O::broadcast_buffers,
+               "the first replica's buffers (running statistics) go to the others before each step");
+  schema
+      .field("gradient_compression", &O::gradient_compression,
+             "averaged gradients travel in half the bytes, as float16 or bfloat16")
+      .one_of(gradient_compressions());
+  describe_rank_options(schema);
+}
+
+TensorParallel::TensorParallel(const Options& options) : Ddp("tensor", ddp_options(options)), options_(options) {}
+
+TensorParallel::~TensorParallel() = default;
+
+// ---- Setting up
+
+DeviceMesh TensorParallel::make_mesh() {
+  const int64_t all = ranks().world_size();
+  const int64_t size = options_.tensor_group == "all" || all == 1 ? all : std::stoll(options_.tensor_group);
+  if (size > all || all % size != 0)
+    throw ConfigError(
+        fmt::format("tensor.tensor_group is {}: {} ranks cannot be divided into groups of {}; valid: all, "
+                    "or a divisor of their number",
+                    options_.tensor_group, all, size));
+  return DeviceMesh({{std::string(DeviceMesh::kReplicate), all / size}, {std::string(DeviceMesh::kTensor), size}}, all);
+}
+
+void TensorParallel::setup_environment(const StrategySetup& setup) {
+  Ddp::setup_environment(setup);
+  group_ = ranks().group_along({DeviceMesh::kTensor});
+}
+
+Strategy::DataParallelRank TensorParallel::data_parallel_rank() {
+  const DeviceMesh& mesh = ranks().mesh();
+  return {.rank = mesh.coordinate(environment().rank(), DeviceMesh::kReplicate),
+          .size = mesh.size(DeviceMesh::kReplicate)};
+}
+
+TensorPlan TensorParallel::further_rules() const {
+  static const std::map<std::string, TensorCut> kCuts = {{"column", TensorCut::kColumn},
+                                                         {"row", TensorCut::kRow},
+                                                         {"vocabulary", TensorCut::kVocabulary},
+                                                         {"whole", TensorCut::kWhole}};
+  TensorPlan rules;
+  for (const auto& [pattern, cut] : options_.plan) {
+    const auto found = kCuts.find(cut);
+    if (found == kCuts.end())
+      throw ConfigError(
+          fmt::format("{}: '{}' is cut by '{}'; valid: column, row, vocabulary, whole", kPlanOption, pattern, cut));
+    rules.push_back({.pattern = pattern, .cut = found->second});
+  }
+  return rules;
+}
+
+void TensorParallel::setup_module(Module& module) {
+  Ddp::setup_module(module);
+  if (!is_divided()) return;
+  // The weights are drawn whole, from the seed: initial values are those of one device.
+  model_ = std::make_unique<TensorModel>(
+      module, weights_to_cut(module, group_->world_size(), further_rules(), kPlanOption), group_);
+  has_checked_gradients_ = false;
+  hold(ParallelModel(name(), model_->entries(), {.group = group_, .device = root_device(), .divide_tensors = true}));
+  // The ranks of a group draw the same random numbers.
+  const std::string state = group_->rank() == 0 ? state_to_bytes(capture_rng_state(root_device())) : "";
+  restore_rng_state(state_from_bytes(group_->broadcast_bytes(state, 0)), root_device());
+}
+
+void TensorParallel::check_optimizer(const torch::optim::Optimizer& optimizer) {
+  if (model_ == nullptr) return;
+  require_divisible_state(optimizer, name());
+  if (!optim::capabilities_of(optimizer).element_wise)
+    throw ConfigError(
+        fmt::format("strategy '{}' does not work with an optimizer that needs whole matrices, or all "
+                    "parameters together, or does not say that it does not; valid: adamw, adam, sgd and "
+                    "others that step each element by itself",
+                    name()));
+}
+
+// ---- State
+
+State TensorParallel::module_state(Module& module) {
+  if (model_ != nullptr) model_->require_behaviours();
+  return DividedModel::module_state(module);
+}
+
+void TensorParallel::release_module() {
+  hold();
+  if (model_ != nullptr) model_->gather_full_parameters();
+}
+
+// ---- Steps
+
+StepOutput TensorParallel::forward_backward(const Batch& batch, StepPhases& phases, const AccumulationWindow& window) {
+  if (model_ != nullptr) model_->require_behaviours();
+  StepOutput output = Ddp::forward_backward(batch, phases, window);
+  if (model_ != nullptr && window.sync && !std::exchange(has_checked_gradients_, true))
+    model_->require_equal_gradients();
+  return output;
+}
+
+StepOutput TensorParallel::forward(const Batch& batch, StepPhases& phases) {
+  const WeightForwardScope scope;
+  return Ddp::forward(batch, phases);
+}
+
+StepOutput TensorParallel::manual_step(const Batch& batch, StepPhases& phases) {
+  if (model_ != nullptr) model_->require_behaviours();
+  return Ddp::manual_step(batch, phases);
+}
+
+StepOutput TensorParallel::evaluate(const Batch& batch, StepPhases& phases) {
+  if (model_ != nullptr) model_->require_behaviours();
+  const WeightForwardScope scope;
+  return Ddp::evaluate(batch, phases);
+}
+
+std::shared_ptr<void> TensorParallel::forward_scope() {
+  if (model_ == nullptr) return nullptr;
+  model_->require_behaviours();
+  return std::make_shared<WeightForwardScope>();
+}
+
+GraphSupport TensorParallel::graph_support() {
+  if (is_divided()) return {.recorder = nullptr, .why_not = "layers that are cut ask other ranks inside of forward"};
+  return Ddp::graph_support();
+}
+
+void TensorParallel::restart_steps(bool alone) {
+  if (alone && model_ != nullptr)
+    throw ConfigError(
+        fmt::format("batch_size_finder does not work with strategy '{}', whose ranks cannot run a step "
+                    "alone and so cannot step back together",
+                    name()));
+  Ddp::restart_steps(alone);
+}
+
+void TensorParallel::teardown() {
+  hold();
+  model_.reset();
+  group_.reset();
+  Ddp::teardown();
+}
+
+}  // namespace levin

@@ -1,0 +1,233 @@
+#include "tests/support/tiny.h"
+
+#include <levin/callbacks/lambda_callback.h>
+#include <levin/callbacks/weight_averaging.h>
+#include <levin/core/base/error.h>
+#include <levin/core/base/seed.h>
+#include <levin/core/checkpoint/checkpoint.h>
+#include <levin/core/data/tensor_dataset.h>
+#include <levin/core/nn/tensor_plan.h>
+#include <levin/core/nn/transformer/transformer_block.h>
+#include <levin/core/nn/unit.h>
+#include <levin/core/optim/adam.h>
+#include <levin/core/optim/named_optimizer.h>
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace levin::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kVocabulary = 24;
+constexpr int64_t kTokens = 8;
+constexpr int64_t kWidth = 16;
+
+/// Users' code, which knows nothing of ranks but its plan: queries, keys and values in one projection.
+struct FusedBlockImpl : torch::nn::Module, HasTensorPlan {
+  explicit FusedBlockImpl(int64_t heads) : head(kWidth / heads) {
+    norm = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({kWidth})));
+    qkv = register_module("qkv", torch::nn::Linear(kWidth, 3 * kWidth));
+    out = register_module("out", torch::nn::Linear(kWidth, kWidth));
+    up = register_module("up", torch::nn::Linear(kWidth, 4 * kWidth));
+    down = register_module("down", torch::nn::Linear(4 * kWidth, kWidth));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    const auto parts = qkv(norm(x)).unflatten(2, {3, -1, head}).permute({2, 0, 3, 1, 4}).unbind();
+    const at::Tensor a = at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0, /*is_causal=*/true);
+    const at::Tensor y = x + out(a.transpose(1, 2).flatten(2));
+    return y + down(at::gelu(up(y), "tanh"));
+  }
+  TensorPlan tensor_plan() const override {
+    return {{.pattern = "qkv", .cut = TensorCut::kColumn, .parts = 3, .heads = kWidth / head},
+            {.pattern = "out", .cut = TensorCut::kRow},
+            {.pattern = "up", .cut = TensorCut::kColumn},
+            {.pattern = "down", .cut = TensorCut::kRow}};
+  }
+  torch::nn::LayerNorm norm{nullptr};
+  torch::nn::Linear qkv{nullptr}, out{nullptr}, up{nullptr}, down{nullptr};
+  int64_t head;
+};
+LEVIN_UNIT(FusedBlock);
+
+struct TextOptions {
+  int64_t heads = 4;
+  double dropout = 0.1;
+  std::string mistake;
+  static void describe(Schema<TextOptions>& schema) {
+    schema.field("heads", &TextOptions::heads, "of attention");
+    schema.field("dropout", &TextOptions::dropout, "of what blocks add");
+    schema.field("mistake", &TextOptions::mistake, "what the step does wrong");
+  }
+};
+
+/// A language model of a block of the user's and one of Levin's.
+class Text : public Module, public HasTensorPlan {
+ public:
+  using Options = TextOptions;
+  explicit Text(const Options& options) : options_(options) {
+    embed_ = register_module("embed", torch::nn::Embedding(kVocabulary, kWidth));
+    fused_ = register_module("fused", FusedBlock(options.heads));
+    nn::TransformerBlockOptions block;
+    block.attention = {.width = kWidth, .heads = options.heads, .key_value_heads = 2, .causal = true, .bias = true};
+    block.mlp = {.hidden = 24};
+    block.dropout = options.dropout;  // of whole activations, between layers that are cut
+    block_ = register_module("block", nn::TransformerBlock(block));
+    head_ = register_module("head", torch::nn::Linear(kWidth, kVocabulary));
+  }
+
+  TensorPlan tensor_plan() const override {
+    return {{.pattern = "embed", .cut = TensorCut::kVocabulary}, {.pattern = "head", .cut = TensorCut::kVocabulary}};
+  }
+  at::Tensor logits(const at::Tensor& tokens) { return head_(block_(fused_(embed_(tokens)))).slice(1, 0, -1); }
+  static at::Tensor loss(const at::Tensor& logits, const at::Tensor& tokens) {
+    return torch::nn::functional::cross_entropy(logits.flatten(0, 1), tokens.slice(1, 1).flatten());
+  }
+  StepOutput training_step(const Batch& batch, int64_t) override {
+    at::Tensor result = loss(logits(batch["tokens"]), batch["tokens"]);
+    if (options_.mistake == "einsum") result = result + at::einsum("oi,oi->", {fused_->up->weight, fused_->up->weight});
+    log("train_loss", result);
+    return result;
+  }
+  StepOutput validation_step(const Batch& batch, int64_t) override {
+    const at::Tensor tokens = batch["tokens"];
+    const at::Tensor guesses = logits(tokens);
+    const at::Tensor result = loss(guesses, tokens);
+    log("val_loss", result, {.sync_dist = true});
+    log("accuracy", (guesses.argmax(-1) == tokens.slice(1, 1)).to(at::kFloat).mean(), {.sync_dist = true});
+    log("examples", static_cast<double>(batch.size()), {.reduce = LogReduce::kSum, .sync_dist = true});
+    return result;
+  }
+  OptimizerConfigs configure_optimizers() override {
+    return OptimizerConfig{.optimizer = std::make_shared<optim::AdamW>(
+                               parameters(), optim::AdamWOptions{.lr = 3e-3, .weight_decay = 0.1})};
+  }
+
+ private:
+  Options options_;
+  torch::nn::Embedding embed_{nullptr};
+  FusedBlock fused_{nullptr};
+  nn::TransformerBlock block_{nullptr};
+  torch::nn::Linear head_{nullptr};
+};
+
+DataLoader texts() {
+  const at::Tensor tokens = at::arange(96 * kTokens, at::kLong).square().add(3).remainder(kVocabulary);
+  return DataLoader(std::make_shared<data::TensorDataset>(Batch{{"tokens", tokens.view({96, kTokens})}}),
+                    {.shuffle = true, .global_batch_size = 8});
+}
+
+struct Trained {
+  std::vector<std::pair<std::string, at::Tensor>> weights;
+  MetricMap metrics;
+};
+
+Trained fit(const std::string& strategy, int64_t ranks, const std::function<void(TrainerOptions&)>& configure = {},
+            const TextOptions& options = {}) {
+  seed_everything(7);
+  const auto module = make<Text>(options);
+  TrainerOptions trainer_options = quiet(2);
+  trainer_options.strategy = Spec<Strategy>(Config::parse(strategy, {}));
+  trainer_options.devices = ranks;
+  trainer_options.precision = Spec<Precision>(Config::parse("64-true", {}));
+  trainer_options.gradient_clip_val = 0.5;
+  if (configure) configure(trainer_options);
+  Trainer trainer(trainer_options);
+  trainer.fit(module, texts(), texts());
+  Trained trained{.weights = {}, .metrics = trainer.callback_metrics()};
+  for (const auto& item : module->named_parameters()) trained.weights.emplace_back(item.key(), item.value().detach());
+  return trained;
+}
+
+/// Without biases of keys, whose gradient is rounding alone, of which AdamW makes whole steps.
+void expect_same(const Trained& got, const Trained& expected, double bound) {
+  ASSERT_EQ(got.weights.size(), expected.weights.size());
+  for (size_t i = 0; i < expected.weights.size(); ++i) {
+    const auto& [name, weight] = expected.weights[i];
+    ASSERT_EQ(got.weights[i].second.sizes(), weight.sizes()) << name;
+    at::Tensor off = (got.weights[i].second - weight).abs();
+    if (name.ends_with("k_proj.bias")) continue;
+    if (name.ends_with("qkv.bias")) off = off.unflatten(0, {3, -1}).index_select(0, at::tensor({0, 2}, at::kLong));
+    EXPECT_LT(off.max().item<double>(), bound) << name;
+  }
+  for (const auto& [name, value] : expected.metrics) EXPECT_NEAR(got.metrics.at(name), value, 1e-6) << name;
+}
+
+struct TensorMesh {
+  const char* strategy;
+  int64_t ranks;
+};
+const std::vector<TensorMesh> kTensorMeshes{{"{tensor: 2, start_method: thread}", 2},
+                                            {"{replicate: 2, tensor: 2, start_method: thread}", 4}};
+
+TEST(TensorParallel, TrainsTransformersAsOneDevice) {
+  // Replicas draw other masks.
+  for (size_t i = 0; i < kTensorMeshes.size(); ++i) {
+    const TextOptions options{.dropout = i == 0 ? 0.1 : 0};
+    SCOPED_TRACE(kTensorMeshes[i].strategy);
+    expect_same(fit(kTensorMeshes[i].strategy, kTensorMeshes[i].ranks, {}, options),
+                fit("single_device", 1, {}, options), 1e-12);
+  }
+}
+
+TEST(TensorParallel, WorksWithCheckpointedActivationsAndAveragedWeights) {
+  const auto configure = [](TrainerOptions& options) {
+    options.activation_checkpointing.units = {"FusedBlock", "TransformerBlock"};
+    options.callbacks = {make<WeightAveraging>({})};
+    options.accumulate_grad_batches = 2;
+  };
+  const Trained expected = fit("single_device", 1, configure);
+  expect_same(fit(kTensorMeshes[0].strategy, kTensorMeshes[0].ranks, configure), expected, 1e-12);
+}
+
+std::string failure(const TensorMesh& mesh, const TextOptions& options,
+                    const std::function<void(TrainerOptions&)>& configure = {}) {
+  try {
+    fit(mesh.strategy, mesh.ranks, configure, options);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+TEST(TensorParallel, SaysWhatItCannotDo) {
+  EXPECT_THAT(failure({"{tensor: 3, start_method: thread}", 3}, {}),
+              HasSubstr("tensor_plan of FusedBlock 'fused': the weight 'qkv.weight' cannot be cut by column over 3 "
+                        "ranks: it has 4 heads; valid: a multiple of 3"));
+  EXPECT_THAT(failure({"{tensor: {size: 2, plan: {head: column, heads: row}}, start_method: thread}", 2}, {}),
+              HasSubstr("strategy.tensor.plan: the pattern 'heads' matches no weight; did you mean 'head'?"));
+  EXPECT_THAT(failure({"{tensor: {size: 2, plan: {head: rows}}, start_method: thread}", 2}, {}),
+              HasSubstr("'head' is cut by 'rows'; valid: column, row, vocabulary, whole"));
+  EXPECT_THAT(failure(kTensorMeshes[0], {.mistake = "einsum"}),
+              HasSubstr("the weight 'fused.up.weight' is cut by column over 2 ranks, and aten::einsum"));
+}
+
+TEST(TensorParallel, TheModuleHasAllItsWeightsAfterACall) {
+  const auto module = make<Text>();
+  TrainerOptions options = quiet(1);
+  options.strategy = Spec<Strategy>(Config::parse(kTensorMeshes[1].strategy, {}));
+  options.devices = kTensorMeshes[1].ranks;
+  Trainer trainer(options);
+  trainer.fit(module, texts());
+  for (const auto& parameter : module->parameters())
+    EXPECT_FALSE(parameter.key_set().has(c10::DispatchKey::DeferredInit));
+  const double loss = trainer.validate(module, texts()).at(0).at("val_loss");
+  Trainer alone(quiet(1));
+  EXPECT_NEAR(alone.validate(module, texts()).at(0).at("val_loss"), loss, 1e-5);
+}
+
+}  // namespace
+}  // namespace levin::testing

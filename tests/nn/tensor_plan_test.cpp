@@ -1,0 +1,111 @@
+#include <levin/core/nn/tensor_plan.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/nn/transformer/transformer_block.h>
+
+#include <gmock/gmock.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/linear.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace levin {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+struct PlannedImpl : torch::nn::Module, HasTensorPlan {
+  explicit PlannedImpl(TensorPlan given) : plan(std::move(given)) {
+    register_module("qkv", torch::nn::Linear(8, 24));
+    register_module("out", torch::nn::Linear(8, 8));
+    register_module("up", torch::nn::Linear(torch::nn::LinearOptions(8, 12).bias(false)));
+    table = register_parameter("table", torch::zeros({6, 8}));
+  }
+  TensorPlan tensor_plan() const override { return plan; }
+  TensorPlan plan;
+  at::Tensor table;
+};
+TORCH_MODULE(Planned);
+
+struct RootImpl : torch::nn::Module {
+  explicit RootImpl(const TensorPlan& plan) {
+    register_module("a", Planned(plan));
+    register_module("b", Planned(plan));
+  }
+};
+
+std::vector<std::string> described(const std::vector<CutWeight>& weights) {
+  std::vector<std::string> all;
+  for (const CutWeight& weight : weights)
+    all.push_back(weight.name +
+                  (weight.rule.cut == TensorCut::kColumn ? " column"
+                   : weight.rule.cut == TensorCut::kRow  ? " row"
+                                                         : " vocabulary") +
+                  (weight.bias.defined() ? " " + weight.bias_name : ""));
+  return all;
+}
+
+const TensorRule kQkv{.pattern = "qkv", .cut = TensorCut::kColumn, .parts = 3, .heads = 4};
+const TensorRule kOut{.pattern = "out", .cut = TensorCut::kRow, .heads = 4};
+
+TEST(TensorPlan, NamesTheWeightsOfEveryModuleThatHasOne) {
+  const auto made = std::make_shared<RootImpl>(TensorPlan{kQkv, kOut});
+  RootImpl& root = *made;
+  EXPECT_THAT(described(weights_to_cut(root, 2, {}, "plan")),
+              ElementsAre("a.qkv.weight column a.qkv.bias", "a.out.weight row a.out.bias",
+                          "b.qkv.weight column b.qkv.bias", "b.out.weight row b.out.bias"));
+  // Further rules add and replace.
+  EXPECT_THAT(described(weights_to_cut(root, 2,
+                                       {{.pattern = "b.*", .cut = TensorCut::kWhole},
+                                        {.pattern = "a.up", .cut = TensorCut::kColumn},
+                                        {.pattern = "a.table", .cut = TensorCut::kVocabulary}},
+                                       "plan")),
+              ElementsAre("a.table vocabulary", "a.qkv.weight column a.qkv.bias", "a.out.weight row a.out.bias",
+                          "a.up.weight column"));
+}
+
+TEST(TensorPlan, OfLevinsBlocksIsAlongHeadsAndHiddenFeatures) {
+  nn::TransformerBlock block(
+      nn::TransformerBlockOptions{.attention = {.width = 8, .heads = 4, .key_value_heads = 2}, .mlp = {.hidden = 12}});
+  EXPECT_THAT(described(weights_to_cut(*block, 2, {}, "plan")),
+              ElementsAre("self_attn.q_proj.weight column", "self_attn.k_proj.weight column",
+                          "self_attn.v_proj.weight column", "self_attn.o_proj.weight row",
+                          "mlp.gate_proj.weight column", "mlp.up_proj.weight column", "mlp.down_proj.weight row"));
+}
+
+TEST(TensorPlan, SaysWhatDoesNotFit) {
+  const auto refusal = [](const TensorPlan& plan, int64_t ranks, const TensorPlan& further = {}) {
+    const auto root = std::make_shared<RootImpl>(plan);
+    try {
+      weights_to_cut(*root, ranks, further, "strategy.tensor.plan");
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string("nothing was thrown");
+  };
+  EXPECT_THAT(refusal({kQkv, kOut}, 3),
+              HasSubstr("tensor_plan of Planned 'a': the weight 'qkv.weight' cannot be cut by column over 3 ranks: it "
+                        "has 4 heads; valid: a multiple of 3"));
+  EXPECT_THAT(refusal({kQkv, kOut}, 8), HasSubstr("it has 4 heads; valid: a multiple of 8"));
+  EXPECT_THAT(refusal({{.pattern = "up"}, kOut}, 8), HasSubstr("it has 12 outputs; valid: a multiple of 8"));
+  EXPECT_THAT(refusal({{.pattern = "qkv", .heads = 5}, kOut}, 5), HasSubstr("its 24 outputs do not consist of"));
+  EXPECT_THAT(refusal({{.pattern = "qvk"}, kOut}, 2),
+              HasSubstr("the pattern 'qvk' matches no weight; did you mean 'qkv'?"));
+  EXPECT_THAT(refusal({{.pattern = "*"}, kOut}, 2), HasSubstr("matches twice; got 'out' as the second pattern"));
+  EXPECT_THAT(refusal({kQkv}, 2), HasSubstr("it cuts layers by column and none by row"));
+  EXPECT_THAT(refusal({kOut}, 2), HasSubstr("it cuts layers by row and none by column"));
+  EXPECT_THAT(refusal({kQkv, {.pattern = "out", .cut = TensorCut::kRow, .parts = 2}}, 2),
+              HasSubstr("parts are at least 1 (but by column: 1)"));
+  EXPECT_THAT(refusal({}, 2), HasSubstr("cuts layers by their modules' plans, and"));
+  EXPECT_THAT(refusal({kQkv, kOut}, 2, {{.pattern = "*.out", .cut = TensorCut::kWhole}}),
+              HasSubstr("strategy.tensor.plan: layers are cut by column and none by row"));
+  EXPECT_THAT(refusal({kQkv, kOut}, 2, {{.pattern = "c.*", .cut = TensorCut::kWhole}}),
+              HasSubstr("strategy.tensor.plan: the pattern 'c.*' matches no weight"));
+}
+
+}  // namespace
+}  // namespace levin
