@@ -1,8 +1,7 @@
 #include <levin/callbacks/model_pruning.h>
 
+#include <levin/callbacks/averaging_callbacks.h>
 #include <levin/callbacks/rank_agreement.h>
-#include <levin/callbacks/stochastic_weight_averaging.h>
-#include <levin/callbacks/weight_averaging.h>
 #include <levin/core/base/log.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/base/wildcard.h>
@@ -86,8 +85,7 @@ void ModelPruning::setup(Trainer& trainer, Module&, Stage stage) {
   bool is_later = false;
   for (const auto& callback : trainer.callbacks()) {
     is_later = is_later || callback.get() == this;
-    const bool averages = dynamic_cast<const WeightAveraging*>(callback.get()) != nullptr ||
-                          dynamic_cast<const StochasticWeightAveraging*>(callback.get()) != nullptr;
+    const bool averages = averages_weights(*callback);
     if (averages && is_later)
       throw ConfigError(
           "model_pruning comes before a callback that averages weights, whose averages it could not prune; hint: name "

@@ -1,5 +1,6 @@
 #include <levin/callbacks/stochastic_weight_averaging.h>
 
+#include <levin/callbacks/averaging_callbacks.h>
 #include <levin/callbacks/running_statistics.h>
 #include <levin/core/base/log.h>
 #include <levin/core/base/released_storage.h>
@@ -51,8 +52,9 @@ StochasticWeightAveraging::StochasticWeightAveraging(const Options& options) : o
   schema_of<Options>().validate(options, "stochastic_weight_averaging");
 }
 
-void StochasticWeightAveraging::setup(Trainer&, Module&, Stage stage) {
+void StochasticWeightAveraging::setup(Trainer& trainer, Module&, Stage stage) {
   if (stage != Stage::kFit) return;
+  require_one_average(trainer);
   average_.reset();
   begun_ = false;
   averaged_epochs_ = 0;

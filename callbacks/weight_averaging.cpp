@@ -1,5 +1,6 @@
 #include <levin/callbacks/weight_averaging.h>
 
+#include <levin/callbacks/averaging_callbacks.h>
 #include <levin/core/base/error.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/trainer/trainer.h>
@@ -30,8 +31,9 @@ WeightAveraging::WeightAveraging(const Options& options) : options_(options) {
   schema_of<Options>().validate(options, "weight_averaging");
 }
 
-void WeightAveraging::setup(Trainer&, Module&, Stage stage) {
+void WeightAveraging::setup(Trainer& trainer, Module&, Stage stage) {
   if (stage != Stage::kFit) return;
+  require_one_average(trainer);
   average_.reset();
   updates_ = 0;
   validating_ = false;

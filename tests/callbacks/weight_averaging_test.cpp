@@ -2,7 +2,10 @@
 
 #include "strategy_training.h"
 
-#include <gmock/gmock-matchers.h>
+#include <levin/callbacks/stochastic_weight_averaging.h>
+#include <levin/core/base/error.h>
+
+#include <gmock/gmock.h>
 
 namespace levin {
 namespace {
@@ -313,6 +316,20 @@ TEST(WeightAveragingTest, RefusesOptionsOutOfRange) {
   EXPECT_THROW(WeightAveraging({.decay = 1.5}), ConfigError);
   EXPECT_THROW(WeightAveraging({.update_every_n_steps = 0}), ConfigError);
   EXPECT_THROW(WeightAveraging({.update_starting_at_step = -1}), ConfigError);
+}
+
+/// Two of them would exchange each other's averages with the weights of training.
+TEST(WeightAveragingRefusals, ASecondAverageInTheModulesPlace) {
+  const auto swa = [] { return make<StochasticWeightAveraging>({.swa_lrs = 0.01, .swa_epoch_start = 0}); };
+  const auto ema = [](double decay) { return make<WeightAveraging>({.decay = decay}); };
+  const std::vector<std::vector<Spec<Callback>>> cases = {{ema(0.9), ema(0.5)}, {ema(0.9), swa()}, {swa(), ema(0.9)}};
+  for (const auto& callbacks : cases) {
+    TrainerOptions options = testing::quiet(1);
+    options.callbacks = callbacks;
+    Trainer trainer(options);
+    EXPECT_THAT([&] { trainer.fit(make<testing::TinyModule>({}), testing::tiny_loader()); },
+                ::testing::ThrowsMessage<Error>(::testing::HasSubstr("2 callbacks that put an average")));
+  }
 }
 
 }  // namespace

@@ -1,0 +1,13 @@
+#pragma once
+
+namespace levin {
+
+class Callback;
+class Trainer;
+
+/// Whether it is a callback of Levin's that puts an average in the place of the module's weights.
+bool averages_weights(const Callback& callback);
+/// Throws ConfigError where the trainer has several: each would take another one's average for the weights of training.
+void require_one_average(const Trainer& trainer);
+
+}  // namespace levin
