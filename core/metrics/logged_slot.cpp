@@ -6,10 +6,11 @@
 #include <levin/core/base/type_name.h>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
 #include <ATen/ops/tensor.h>
-#include <ATen/ops/zeros.h>
+#include <ATen/ops/where.h>
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 #include <xxhash.h>
@@ -122,6 +123,7 @@ void LoggedSlot::clear() {
     device[1].fill_(host[1]);
     device[2].zero_();
   }
+  is_empty = true;
   if (metric.is_gone()) metric = {};
   if (Metric* living = living_metric()) living->reset();
   metric_was_logged = false;
@@ -135,21 +137,27 @@ void LoggedSlot::clear() {
 }
 
 void LoggedSlot::add_host(double value, double weight) {
-  before_last = {host[1], host[2]};
+  if (logs == 1) std::copy_n(&host[1], 2, &host[3]);
   host[0] = value;
   combine(description.options.reduce, host[1], description.options.reduce == LogReduce::kMean ? value * weight : value);
   host[2] += weight;
   last_weight = weight;
+  is_empty = false;
   forget_reduced();
+}
+
+void LoggedSlot::move_to(const at::Device& target) {
+  device = at::empty({std::ssize(host)}, at::TensorOptions().dtype(at::kDouble).device(target));
+  device.copy_(at::tensor(at::ArrayRef<double>(host), at::kDouble));
 }
 
 void LoggedSlot::add_device(const at::Tensor& value, double weight) {
   const c10::InferenceMode ordinary(false);
   const at::NoGradGuard no_grad;
-  if (!device.defined()) {
-    device = at::zeros({3}, at::TensorOptions().dtype(at::kDouble).device(value.device()));
-    device.copy_(at::tensor({host[0], host[1], host[2]}, at::kDouble));
-  }
+  if (logs == 1) has_before_last = is_empty || is_weighed || !device.defined();
+  is_empty = false;
+  if (!device.defined()) move_to(value.device());
+  if (logs == 1 && has_before_last) device.slice(0, 3, 5).copy_(device.slice(0, 1, 3));
   at::Tensor last = device[0];
   at::Tensor combined = device[1];
   last.copy_(value.detach().reshape({}), /*non_blocking=*/true);
@@ -174,19 +182,28 @@ void LoggedSlot::add_device(const at::Tensor& value, double weight) {
 
 void LoggedSlot::weigh_last(const LossWeight& weight) {
   const auto number = weight.on_host();
+  is_weighed = true;
+  const auto count = static_cast<double>(logs);
   if (!device.defined() && number) {
-    host[1] = before_last[0] + (*number == 0 ? 0 : host[0] * *number);  // NaN too may weigh nothing
-    host[2] = before_last[1] + *number;
+    const double sum = logs == 1 ? host[0] : (host[1] - host[3]) / last_weight;
+    host[1] = host[3] + (*number == 0 ? 0 : sum * *number);
+    host[2] = host[4] + count * *number;
   } else {
     const c10::InferenceMode ordinary(false);
     const at::NoGradGuard no_grad;
     if (!device.defined()) {
-      device = at::empty({3}, at::TensorOptions().dtype(at::kDouble).device(weight.tensor().device()));
-      device.copy_(at::tensor({host[0], host[1], host[2]}, at::kDouble));
+      move_to(weight.tensor().device());
+      has_before_last = true;
     }
-    const at::Tensor more = weight.on(device.device()).to(at::kDouble) - last_weight;
-    device[1].addcmul_(device[0], more);
-    device[2].add_(more);
+    const at::Tensor own = weight.on(device.device()).to(at::kDouble);
+    if (!has_before_last) {  // there were no weights before: of several logs the last one is known
+      device[3].copy_(device[1] - device[0] * last_weight);
+      device[4].copy_(device[2] - last_weight);
+    }
+    const bool has_all = logs > 1 && has_before_last;
+    const at::Tensor sum = has_all ? (device[1] - device[3]) / last_weight : device[0];
+    device[1].copy_(at::where(own == 0, device[3], device[3] + sum * own));
+    device[2].copy_(device[4] + (has_all ? own * count : own));
   }
   if (number) last_weight = *number;
   forget_reduced();
@@ -218,6 +235,7 @@ void LoggedSlot::add_metric(Metric& logged, double weight) {
 }
 
 void LoggedSlot::mark_logged(int64_t at, int64_t training_batches_begun) {
+  logs = stamp == at ? logs + 1 : 1;
   stamp = at;
   training_batches = training_batches_begun;
   has_step_value = true;
@@ -331,6 +349,7 @@ void LoggedSlot::load_state_dict(const State& state) {
   if (!description.is_metric) {
     const auto& values = state.at("values").as_list();
     for (size_t i = 0; i < 3; ++i) host[i] = values.at(i).as_double();
+    is_empty = false;
     return;
   }
   waiting_state = state.at("metric");

@@ -60,7 +60,7 @@ struct LoggedSlot {
   void add_device(const at::Tensor& value, double weight);
   /// Logs a metric. Throws levin::Error when the one logged before in this epoch is gone.
   void add_metric(Metric& logged, double weight);
-  /// Gives the value logged last another weight in the mean.
+  /// Gives the values logged at the last moment another weight in the mean; with 0, NaN too counts nothing.
   void weigh_last(const LossWeight& weight);
   /// Notes the moment of a log, which gives the step a value.
   void mark_logged(int64_t at, int64_t training_batches_begun);
@@ -113,12 +113,16 @@ struct LoggedSlot {
   int64_t training_batches = 0;  ///< begun at that moment
   bool has_step_value = true;    ///< false: another rank's was not restored
 
-  // {last, combined, weight}: on the host for host values, else a tensor on the device.
-  double host[3] = {0, 0, 0};
+  // {last, combined, weight, and combined and weight before the last moment}: on the host for host values, else a
+  // tensor on the device.
+  double host[5] = {0, 0, 0, 0, 0};
   at::Tensor device;
-  double last_weight = 0;                      ///< weight of the last log
-  bool weight_was_given = false;               ///< with it
-  std::array<double, 2> before_last = {0, 0};  ///< combined and weight before it, of host values
+  double last_weight = 0;         ///< weight of the last log
+  bool weight_was_given = false;  ///< with it
+  int64_t logs = 0;               ///< at the last moment
+  bool is_weighed = false;        ///< moments get weights: the device keeps what was before the last one
+  bool is_empty = true;           ///< nothing was logged since clear()
+  bool has_before_last = false;   ///< on the device
 
   MetricReference metric;
   bool metric_was_logged = false;       ///< in this epoch
@@ -139,6 +143,7 @@ struct LoggedSlot {
 
  private:
   void identify();
+  void move_to(const at::Device& target);
   void forget_reduced() { reduced_step.known = reduced_epoch.known = false; }
 
   uint64_t identity_ = 0;

@@ -62,6 +62,70 @@ void expect_values(const Values& actual, const Values& expected) {
   }
 }
 
+/// Weights of steps, in means of values that are kept in tensors (as those of devices are) and on the host.
+TEST(CollectorWeights, OfZeroCountNothingWhateverTheValue) {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  struct Logged {
+    double value;
+    double weight;  ///< negative: none
+  };
+  const std::vector<std::vector<Logged>> runs = {{{kNan, 0}, {4, 1}, {7, 2}},         {{4, 1}, {kNan, 0}, {7, 2}},
+                                                 {{4, 1}, {7, 2}, {kInf, 0}},         {{4, -1}, {7, -1}, {1, 3}},
+                                                 {{kNan, 0}, {kNan, 0}, {-kInf, 0}},  {{4, 0.25}, {kNan, 1}, {7, 2}},
+                                                 {{1e9, 1}, {1, 1e-3}, {1.125, 1e-3}}};
+  for (const bool in_tensors : {false, true}) {
+    for (const bool weights_in_tensors : {false, true}) {
+      for (size_t run = 0; run < runs.size(); ++run) {
+        SCOPED_TRACE(fmt::format("run {}, tensors {}, weights {}", run, in_tensors, weights_in_tensors));
+        Collector collector;
+        if (in_tensors) collector.make_recordable();
+        for (int epoch = 0; epoch < 2; ++epoch) {
+          double sum = 0;
+          double weights = 0;
+          for (const auto& [value, weight] : runs[run]) {
+            collector.begin({.batch_size = 5});
+            collector.log("value", at::tensor(value, at::kDouble), {.on_epoch = true});
+            const double counts = weight < 0 ? 5 : weight;
+            if (weight >= 0)
+              collector.weigh(weights_in_tensors ? LossWeight(at::tensor(weight, at::kDouble)) : LossWeight(weight));
+            if (counts > 0) sum += value * counts;
+            weights += counts;
+          }
+          expect_values(epoch_values(collector), weights == 0 ? Values() : Values{{"value", sum / weights}});
+          collector.reset();
+        }
+      }
+    }
+  }
+}
+
+TEST(CollectorWeights, AreThoseOfEachLogOfAStep) {
+  for (const bool in_tensors : {false, true}) {
+    for (const bool was_weighed : {false, true}) {
+      SCOPED_TRACE(fmt::format("tensors {}, weighed before {}", in_tensors, was_weighed));
+      Collector collector;
+      if (in_tensors) collector.make_recordable();
+      const auto log = [&](std::vector<double> values, double weight) {
+        collector.begin({.batch_size = 5});
+        for (const double value : values)
+          collector.log("value", at::tensor(value, at::kDouble), {.on_step = true, .on_epoch = true});
+        collector.weigh(LossWeight(weight));
+      };
+      if (was_weighed) {
+        log({1, 2, 3}, 2);
+        collector.reset();
+      }
+      log({4, 8}, 0.5);
+      EXPECT_EQ(epoch_values(collector).at("value_epoch"), 6);
+      log({10}, 3);
+      log({7, 7, 7}, 0);
+      EXPECT_DOUBLE_EQ(epoch_values(collector).at("value_epoch"), (0.5 * 4 + 0.5 * 8 + 3 * 10) / 4);
+      EXPECT_EQ(step_values(collector).at("value_step"), 7);
+    }
+  }
+}
+
 /// Keeps the smallest and largest value and all rows, of several types.
 class Extremes : public Metric {
  public:
