@@ -212,7 +212,7 @@ bool StopController::is_out_of_time() const { return agreed_ && reason_ == kTime
 
 bool StopController::minimum_reached() const {
   const FitProgress& progress = state_.progress;
-  return progress.epoch + (progress.phase == FitPhase::kEpochDone ? 1 : 0) >= options_.min_epochs &&
+  return progress.epoch + (progress.last_batch_done ? 1 : 0) >= options_.min_epochs &&
          progress.global_step >= options_.min_steps;
 }
 

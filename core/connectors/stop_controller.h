@@ -110,7 +110,9 @@ class StopController {
   /// Whether training ends here.
   bool should_end() const;
   /// Whether training ends here because somebody asked for it.
-  bool ends_on_request() const { return ((agreed_ && !is_out_of_time()) || !reasons_.empty()) && should_end(); }
+  bool ends_on_request() const {
+    return ((agreed_ && !is_out_of_time()) || !reasons_.empty()) && minimum_reached() && !interrupted_;
+  }
   /// Finds out whether any rank wants to stop; a collective, called where all ranks are at the same place.
   void agree();
   /// Says what ended training. `has_batches`: false where an epoch has none.
@@ -135,6 +137,8 @@ class StopController {
   /// Number of that signal, or 0.
   int signal() const;
   bool limits_reached() const;
+  /// Whether min_epochs and min_steps are, an epoch without further batches included: what follows its last batch is
+  /// that of a run that ends.
   bool minimum_reached() const;
   /// Whether what the ranks agreed on is that max_time is over.
   bool is_out_of_time() const;

@@ -16,6 +16,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <stdexcept>
 #include <stop_token>
 #include <string>
@@ -180,6 +181,50 @@ TEST_P(StopRequest, InsideOfAnEpochIsFollowedByAValidation) {
   EXPECT_TRUE(fs::exists(folder + "/" + std::to_string(trainer.global_step()))) << "of the weights that it ended with";
 }
 
+/// Validations of the run, one global step each, as rank 0 saw them.
+std::vector<int64_t> validated_steps(const std::string& folder) {
+  std::vector<int64_t> steps;
+  std::ifstream file(folder + "/validations");
+  for (int64_t step = 0; file >> step;) steps.push_back(step);
+  return steps;
+}
+
+/// Validations of a fit in which a request of the second batch waits, by step.
+std::vector<int64_t> validated_while_waiting(const char* strategy, const std::function<void(TrainerOptions&)>& change) {
+  const std::string folder = testing::fresh_folder("stop_request_validation");
+  TrainerOptions options = options_for(strategy, 4);
+  LambdaCallbackOptions asks = asks_early();
+  asks.on_validation_end = [folder](Trainer& trainer, Module&) {
+    if (trainer.is_global_zero())
+      std::ofstream(folder + "/validations", std::ios::app) << trainer.global_step() << "\n";
+  };
+  options.callbacks = {make<LambdaCallback>(asks)};
+  change(options);
+  Trainer trainer(options);
+  const int64_t ranks = std::string(strategy) == "single_device" ? 1 : 2;
+  trainer.fit(make<TinyModule>({}), tiny_loader(40 * ranks, 8), tiny_loader());
+  return validated_steps(folder);
+}
+
+TEST_P(StopRequest, ThatWaitsIsFollowedByNoValidationWhereALimitEndsTraining) {
+  EXPECT_THAT(validated_while_waiting(GetParam(),
+                                      [](TrainerOptions& options) {
+                                        options.min_epochs = 3;
+                                        options.max_steps = 7;
+                                        options.val_check_interval = 5;
+                                      }),
+              ::testing::ElementsAre(5));
+}
+
+TEST_P(StopRequest, ThatWaitsIsFollowedByAValidationOfTheWeightsThatItEndsWith) {
+  EXPECT_THAT(validated_while_waiting(GetParam(),
+                                      [](TrainerOptions& options) {
+                                        options.min_epochs = 2;
+                                        options.val_check_interval = 3;
+                                      }),
+              ::testing::ElementsAre(3, 8, 10));
+}
+
 TEST_P(StopRequest, ATokenReachesTheRanksFromAnotherThread) {
   const std::string folder = testing::fresh_folder("stop_token");
   std::stop_source source;
@@ -289,14 +334,6 @@ TEST(HandledSignals, ATrainerThatHandlesThemInstallsThemBesideOneThatDoesNot) {
 
 /// Who asks: a hook of rank 0 or of the last rank, or another thread of the process that made the call.
 class StopRequestAndValidation : public ::testing::TestWithParam<std::tuple<const char*, const char*>> {};
-
-/// Validations of the run, one global step each, as rank 0 saw them.
-std::vector<int64_t> validated_steps(const std::string& folder) {
-  std::vector<int64_t> steps;
-  std::ifstream file(folder + "/validations");
-  for (int64_t step = 0; file >> step;) steps.push_back(step);
-  return steps;
-}
 
 TEST_P(StopRequestAndValidation, FollowsTheBatchOnceWhoeverAsks) {
   const auto [strategy, asker] = GetParam();
