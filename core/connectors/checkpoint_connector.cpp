@@ -34,6 +34,7 @@
 #include <ATen/ops/zeros_like.h>
 #include <c10/util/accumulate.h>
 #include <fmt/format.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <cstring>
@@ -206,15 +207,17 @@ State CheckpointConnector::dump() {
   }
   tree["callbacks"] = std::move(callbacks);
 
-  tree["latest_metrics"] = logger_.callback_metrics_state();
+  tree["latest_metrics"] = logger_.callback_metrics_state(/*goes_on=*/true);
   if (State gradients = dump_divided_gradients(); !gradients.is_null()) tree["gradients"] = std::move(gradients);
 
   State ranks = State::list();
   if (strategy_.world_size() == 1) {
     ranks.push_back(dump_rank());
   } else {
+    State own = dump_rank();
+    if (!model_.divides_state()) leave_out_gradients_of_first(own);
     // On rank 0 alone, which writes them.
-    for (const std::string& bytes : gather_bytes_on_first(strategy_.collective(), state_to_bytes(dump_rank())))
+    for (const std::string& bytes : gather_bytes_on_first(strategy_.collective(), state_to_bytes(own)))
       ranks.push_back(state_from_bytes(bytes));
   }
   tree["ranks"] = std::move(ranks);
@@ -244,10 +247,10 @@ State CheckpointConnector::dump_rank() {
           : logger_.train_metrics().state_dict();
   if (state_.progress.phase == FitPhase::kValidation) metrics["validation"] = logger_.evaluation_metrics().state_dict();
   own["metrics"] = std::move(metrics);
-  if (!model_.divides_state() && (progress.window_index > 0 || awaits_step())) {
+  if (!model_.divides_state() && (progress.window_index > 0 || keeps_gradients())) {
     State gradients = State::map();
     // Where all batches of the window were skipped so far, those of the window before are still there.
-    const bool has_gradients = progress.window_has_gradients || awaits_step();
+    const bool has_gradients = progress.window_has_gradients || keeps_gradients();
     for (const auto& [name, parameter] : optimizers_.parameter_names().items())
       if (has_gradients && parameter.grad().defined())
         gradients[name] = TensorLeaf{dense_gradient(parameter.grad()), {.kind = Placement::Kind::kRankLocal}};
@@ -266,15 +269,31 @@ State CheckpointConnector::dump_rank() {
   return own;
 }
 
-bool CheckpointConnector::awaits_step() const {
-  const auto& optimizers = optimizers_.all();
-  return std::any_of(optimizers.begin(), optimizers.end(),
-                     [](const auto* optimizer) { return optimizer->awaits_step(); });
+/// By hand a module may add to what its steps have left, and only it knows whether it will.
+bool CheckpointConnector::keeps_gradients() const {
+  return !state_.module->automatic_optimization || state_.progress.gradients_outlast_windows;
 }
 
-/// A save waits for the end of an accumulation window then: what there is to save awaits a step by hand.
+/// Those that ranks have combined are the same on each, and are saved once.
+void CheckpointConnector::leave_out_gradients_of_first(State& own) const {
+  const State* const gradients = own.find("gradients");
+  std::string digest;
+  if (gradients != nullptr) {
+    const std::string bytes = state_to_bytes(*gradients);
+    digest = std::to_string(XXH3_64bits(bytes.data(), bytes.size()));
+  }
+  const auto of_ranks = strategy_.collective().gather_bytes(digest);
+  if (!strategy_.is_global_zero() && !digest.empty() && digest == of_ranks.front()) own.as_map().erase("gradients");
+}
+
+const State* CheckpointConnector::gradients_of(const State& rank) const {
+  const State* const own = rank.find("gradients");
+  return own != nullptr ? own : tree_.at("ranks").as_list().front().find("gradients");
+}
+
+/// A save waits for the end of an accumulation window then.
 State CheckpointConnector::dump_divided_gradients() const {
-  if (!model_.divides_state() || find_independent_steps(strategy_) != nullptr || !awaits_step()) return {};
+  if (!model_.divides_state() || find_independent_steps(strategy_) != nullptr || !keeps_gradients()) return {};
   State parameters = State::map();
   for (const auto& [name, parameter] : optimizers_.parameter_names().items()) {
     // Whether there is one knows who holds elements of it.
@@ -398,7 +417,7 @@ void CheckpointConnector::restore_gradients() {
 }
 
 bool CheckpointConnector::set_own_gradients(const State& rank) {
-  const State& saved = rank.at("gradients");
+  const State& saved = *gradients_of(rank);
   const auto& parameters = optimizers_.parameter_names().items();
   for (const auto& [name, parameter] : parameters)
     if (const State* gradient = saved.find(name); gradient != nullptr)
@@ -416,7 +435,7 @@ State CheckpointConnector::mean_gradients() const {
   for (const auto& [name, value] : tree_.at("model").as_map()) {
     std::vector<at::Tensor> of_ranks;
     for (const State& rank : ranks)
-      if (const State* of_rank = rank.at("gradients").find(name)) of_ranks.push_back(of_rank->as_tensor());
+      if (const State* of_rank = gradients_of(rank)->find(name)) of_ranks.push_back(of_rank->as_tensor());
     if (of_ranks.empty()) continue;
     const std::vector<int64_t> shape = whole_shape(value.as_leaf());
     const auto is_whole = [&](const at::Tensor& gradient) { return gradient.sizes() == at::IntArrayRef(shape); };
@@ -805,7 +824,7 @@ State CheckpointConnector::dump_outcome() {
   State callbacks = State::map();
   for (size_t i = 0; i < callbacks_.all().size(); ++i) callbacks[callback_key(i)] = callbacks_.all()[i]->state_dict();
   outcome["callbacks"] = std::move(callbacks);
-  outcome["latest_metrics"] = logger_.callback_metrics_state();
+  outcome["latest_metrics"] = logger_.callback_metrics_state(/*goes_on=*/false);
   return outcome;
 }
 

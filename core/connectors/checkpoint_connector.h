@@ -109,9 +109,14 @@ class CheckpointConnector {
   void restore_strategy(const State* saved);
   /// Names the callbacks whose state was saved and that are not there now.
   void warn_of_missing_callbacks(const State& saved) const;
-  /// Dumps the gradients of a window under way that ranks hold parts of, placed as their parameters are; null without.
+  /// Dumps the gradients that ranks hold parts of, placed as their parameters are; null where none outlast a window.
   State dump_divided_gradients() const;
-  bool awaits_step() const;
+  /// Whether gradients may count after the window that made them.
+  bool keeps_gradients() const;
+  /// Removes gradients that rank 0 has as well, to the bit, from what this rank has of its own. Collective.
+  void leave_out_gradients_of_first(State& own) const;
+  /// Returns a saved rank's gradients; nullptr where none were saved.
+  const State* gradients_of(const State& rank) const;
   /// Returns which part of the data each saved rank trained on, and how many parts there were.
   std::vector<Strategy::DataParallelRank> saved_data_ranks() const;
   /// Returns the saved ranks that trained on this rank's part of the data; none where it was divided otherwise.

@@ -88,7 +88,16 @@ void LoggerConnector::remember(const metrics::Collector::Value& value, int64_t b
 
 /// One is made at the end of the epoch, whichever batch logged last.
 void LoggerConnector::remember_of_epoch(const metrics::Collector::Value& value) {
+  if (active_.is_partial)
+    for (const std::string& name : {value.name, value.short_name}) keep_former(name);
   remember(value, state_.progress.total_batches);
+}
+
+void LoggerConnector::keep_former(const std::string& name) {
+  const auto found = latest_.find(name);
+  former_.try_emplace(name, found == latest_.end()
+                                ? std::nullopt
+                                : std::optional(std::pair(found->second, latest_batch_.at(name))));
 }
 
 const MetricMap& LoggerConnector::callback_metrics() {
@@ -121,12 +130,15 @@ MetricMap LoggerConnector::progress_bar_metrics(bool wait_for_device) {
   return latest_of_bar_;
 }
 
-State LoggerConnector::callback_metrics_state() {
+State LoggerConnector::callback_metrics_state(bool goes_on) {
   State state = State::map();
-  for (const auto& [name, value] : callback_metrics()) {
+  for (const auto& [name, newest] : callback_metrics()) {
+    std::optional<std::pair<double, int64_t>> value(std::pair(newest, latest_batch_.at(name)));
+    if (const auto former = former_.find(name); goes_on && former != former_.end()) value = former->second;
+    if (!value) continue;
     State& saved = state[name] = State::map();
-    saved["value"] = value;
-    saved["batch"] = latest_batch_.at(name);
+    saved["value"] = value->first;
+    saved["batch"] = value->second;
   }
   return state;
 }
@@ -144,6 +156,7 @@ void LoggerConnector::load_callback_metrics(const State& state) {
 }
 
 void LoggerConnector::forget_metrics() {
+  former_.clear();
   latest_.clear();
   latest_batch_.clear();
   latest_of_bar_.clear();

@@ -49,11 +49,16 @@ class LoggerConnector {
   struct Active {
     metrics::Collector* collector = nullptr;
     bool epoch_values = false;  ///< reading the newest values includes those of its epoch
+    bool is_partial = false;    ///< these are of an epoch that a run may go on with
     bool is_over = false;       ///< its values have been handed on: log() throws levin::Error
   };
   /// Sets the target of log(); returns the one before.
   Active set_active(Active active) { return std::exchange(active_, active); }
-  void show_epoch_values(bool show) { active_.epoch_values = show; }
+  /// `is_partial`: a run that goes on with the epoch starts without them.
+  void show_epoch_values(bool show, bool is_partial = false) {
+    active_.epoch_values = show;
+    active_.is_partial = is_partial;
+  }
   void set_over(bool over) { active_.is_over = over; }
 
   // ---- The newest values.
@@ -71,8 +76,9 @@ class LoggerConnector {
   MetricMap progress_bar_metrics(bool wait_for_device);
   /// Newest value of every name that the loggers were given.
   const MetricMap& logged_metrics() const { return logged_; }
-  /// The newest values, for a checkpoint or another process, and takes those.
-  State callback_metrics_state();
+  /// The newest values, for a checkpoint or another process, and takes those. `goes_on`: as they were before the values
+  /// of a part of an epoch.
+  State callback_metrics_state(bool goes_on);
   void load_callback_metrics(const State& state);
   void forget_metrics();
   /// Ends what an epoch that was cut short has counted: metric objects start afresh in the next call.
@@ -128,6 +134,7 @@ class LoggerConnector {
   void remember(const std::string& name, double value, int64_t batch);
   void remember(const metrics::Collector::Value& value, int64_t batch);
   void remember_of_epoch(const metrics::Collector::Value& value);
+  void keep_former(const std::string& name);
 
   const ResolvedOptions& options_;
   TrainerState& state_;
@@ -139,6 +146,8 @@ class LoggerConnector {
   Active active_;
   MetricMap latest_;
   std::map<std::string, int64_t> latest_batch_;  ///< see batch_of_metric
+  /// Before the values of a part of an epoch: value and batch, or nothing.
+  std::map<std::string, std::optional<std::pair<double, int64_t>>> former_;
   MetricMap latest_of_bar_;
   MetricMap logged_;
   std::vector<MetricValue> row_;

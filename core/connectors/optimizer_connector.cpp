@@ -267,7 +267,8 @@ std::string OptimizerConnector::never_logged(const SchedulerConfig& config) cons
 
 void OptimizerConnector::warn_of_unfollowed_metrics() const {
   for (const auto& scheduled : schedulers_)
-    if (scheduled.waits && scheduled.seen_batch < 0) log::rank_zero_warning(never_logged(scheduled.config));
+    if (scheduled.waits && scheduled.seen_batch < 0 && !logger_.batch_of_metric(scheduled.config.monitor))
+      log::rank_zero_warning(never_logged(scheduled.config));
 }
 
 std::optional<double> OptimizerConnector::new_value(ScheduledRate& scheduled) {

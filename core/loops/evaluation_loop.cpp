@@ -323,9 +323,11 @@ bool EvaluationLoop::run_in_scope(const Hooks& hooks, const DataLoaders& loaders
   callbacks_.call(hooks.names.epoch_end, hooks.epoch_end, hooks.module_epoch_end);
   if (several_ranks) {
     const ProfilerSpan span(tracer_.profiler(), "synchronize_metrics");
+    collector.synchronize_newest(strategy_.collective());
     collector.synchronize_epoch(strategy_.collective(), took_part && model_.owns_outputs());
   }
   collect_results(loaders.size());
+  logger_.callback_metrics();  // the last values of steps, which the end of the evaluation forgets
   logger_.log_epoch_row(collector);
   progress = {};
   logger_.set_over(true);

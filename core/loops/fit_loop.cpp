@@ -527,7 +527,7 @@ void FitLoop::finish_epoch(bool complete) {
   logger_.combine_step_metrics();
   logger_.callback_metrics();  // the last values of steps, which the end of the epoch forgets
   logger_.train_metrics().begin({.training_batches = progress_.total_batches});
-  logger_.show_epoch_values(true);
+  logger_.show_epoch_values(true, /*is_partial=*/!complete);
   const auto synchronize = [&] {
     if (strategy_.world_size() == 1) return;
     const ProfilerSpan span(tracer_.profiler(), "synchronize_metrics");

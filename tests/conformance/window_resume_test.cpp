@@ -7,7 +7,9 @@
 #include <gtest/gtest.h>
 #include <torch/nn/functional/loss.h>
 
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace levin::testing {
@@ -277,6 +279,184 @@ TEST(WindowUnderWay, OfOneOfSeveralOptimizersLeavesTheOthersAlone) {
   }
 }
 
+// ---- Gradients that outlast their step
+
+/// Does what `step` does, which thread ranks' modules do as well.
+class StepsAsGiven : public Net {
+ public:
+  explicit StepsAsGiven(const Options& options) : Net(options) {}
+  StepOutput training_step(const Batch& batch, int64_t) override {
+    step(*this, batch);
+    return {};
+  }
+  at::Tensor loss(const Batch& batch) { return torch::nn::functional::mse_loss(forward(batch["x"]), batch["y"]); }
+  int64_t batches() const { return trainer().total_batches(); }
+  void step_all() {
+    for (OptimizerHandle* optimizer : optimizers()) optimizer->step();
+  }
+  void clear_all(bool set_to_none = true) {
+    for (OptimizerHandle* optimizer : optimizers()) optimizer->zero_grad(set_to_none);
+  }
+
+  using Step = std::function<void(StepsAsGiven& module, const Batch& batch)>;
+  inline static Step step;
+};
+
+const std::vector<std::pair<std::string, StepsAsGiven::Step>>& steps_that_leave_gradients() {
+  static const std::vector<std::pair<std::string, StepsAsGiven::Step>> steps = {
+      {"never cleared",
+       [](StepsAsGiven& module, const Batch& batch) {
+         module.manual_backward(module.loss(batch));
+         module.step_all();
+       }},
+      {"cleared before each third batch",
+       [](StepsAsGiven& module, const Batch& batch) {
+         if (module.batches() % 3 == 0) module.clear_all();
+         module.manual_backward(module.loss(batch));
+         module.step_all();
+       }},
+      {"multiplied in place of momentum",
+       [](StepsAsGiven& module, const Batch& batch) {
+         module.manual_backward(module.loss(batch));
+         module.step_all();
+         const at::NoGradGuard no_grad;
+         for (const OptimizerHandle* optimizer : module.optimizers())
+           for (const at::Tensor& parameter : optimizer->parameters())
+             if (parameter.grad().defined()) parameter.mutable_grad().mul_(0.5);
+       }},
+      {"zeros, which momentum and weights go on with",
+       [](StepsAsGiven& module, const Batch& batch) {
+         if (module.batches() % 2 == 0) {
+           module.manual_backward(module.loss(batch));
+           module.step_all();
+           module.clear_all(/*set_to_none=*/false);
+         } else {
+           module.step_all();
+         }
+       }},
+  };
+  return steps;
+}
+
+std::vector<at::Tensor> stepped_as_given(const StrategyCase& on, const std::string& precision, const std::string& ckpt,
+                                         const std::function<void(TrainerOptions&)>& configure) {
+  seed_everything(7);
+  const auto module = make<StepsAsGiven>({.lr = 0.002, .manual = true});
+  Trainer trainer(trainer_options({.configure =
+                                       [&](TrainerOptions& options) {
+                                         options.precision = Spec<Precision>(Config::parse(precision, {}));
+                                         if (configure) configure(options);
+                                       }},
+                                  on));
+  trainer.fit(module, DataLoader(tiny_dataset(40), {.shuffle = true, .global_batch_size = 8}), {}, ckpt);
+  return weights(*module);
+}
+
+TEST(GradientsByHand, ThatOutlastTheirStepAreInCheckpoints) {
+  for (const auto& [name, step] : steps_that_leave_gradients()) {
+    StepsAsGiven::step = step;
+    const auto one_device = stepped_as_given({"single_device", 1}, "32-true", "", {});
+    for (const StrategyCase& on : {StrategyCase{"single_device", 1},
+                                   {"ddp_threads", 2},
+                                   {"sharded_threads", 2, 1},
+                                   {"sharded_threads", 2, 2},
+                                   {"sharded_threads", 4, 3},
+                                   {"parameter_server_threads", 2, 0, "servers: 2"}}) {
+      const auto expected = stepped_as_given(on, "32-true", "", {});
+      EXPECT_EQ(difference(expected, one_device, kSummationOrder), "") << on << ", " << name;
+      for (const int64_t batches : {1, 3, 5}) {
+        const std::string path = fresh_folder("outlast") + "/checkpoint";
+        stepped_as_given(on, "32-true", "", save_after(batches, path));
+        EXPECT_TRUE(identical(stepped_as_given(on, "32-true", path, {}), expected))
+            << on << " after " << batches << " batches, " << name;
+        // Those that ranks have combined are saved once.
+        const auto& ranks = read_checkpoint(path, {"ranks"}).at("ranks").as_list();
+        for (size_t rank = 1; rank < ranks.size(); ++rank) EXPECT_FALSE(ranks[rank].contains("gradients")) << on;
+      }
+    }
+  }
+}
+
+TEST(GradientsByHand, ThatOutlastTheirStepKeepTheirScale) {
+  const std::string precision = "{name: 16-mixed, init_scale: 256, growth_interval: 2}";
+  for (const auto& [name, step] : steps_that_leave_gradients()) {
+    StepsAsGiven::step = step;
+    for (const StrategyCase& on :
+         {StrategyCase{"single_device", 1}, {"ddp_threads", 2}, {"sharded_threads", 2, 2}}) {
+      const auto expected = stepped_as_given(on, precision, "", {});
+      for (const int64_t batches : {1, 2, 3, 5}) {
+        const std::string path = fresh_folder("outlast") + "/checkpoint";
+        stepped_as_given(on, precision, "", save_after(batches, path));
+        EXPECT_TRUE(identical(stepped_as_given(on, precision, path, {}), expected))
+            << on << " after " << batches << " batches, " << name;
+      }
+    }
+  }
+}
+
+TEST(GradientsByHand, ThatOutlastTheirStepGoOnUnderOtherStrategies) {
+  StepsAsGiven::step = steps_that_leave_gradients().at(1).second;
+  const auto expected = stepped_as_given({"single_device", 1}, "32-true", "", {});
+  const std::vector<StrategyCase> cases = {{"single_device", 1}, {"ddp_threads", 4}, {"sharded_threads", 2, 3}};
+  for (const StrategyCase& saved : cases) {
+    const std::string path = fresh_folder("outlast") + "/checkpoint";
+    stepped_as_given(saved, "32-true", "", save_after(5, path));
+    for (const StrategyCase& now : cases)
+      EXPECT_EQ(difference(stepped_as_given(now, "32-true", path, {}), expected, kSummationOrder), "")
+          << saved << " resumed as " << now;
+  }
+}
+
+/// Clears gradients in some windows, or makes them zeros.
+class ClearsSeldom : public Net {
+ public:
+  explicit ClearsSeldom(const Options& options) : Net(options) {}
+  void optimizer_zero_grad(OptimizerHandle& optimizer) override {
+    if (makes_zeros)
+      optimizer.zero_grad(/*set_to_none=*/false);
+    else if (trainer().total_batches() / 2 % 2 == 0)
+      optimizer.zero_grad();
+  }
+  inline static bool makes_zeros = false;
+};
+
+TEST(GradientsOfWindows, ThatTheModuleKeepsAreInCheckpoints) {
+  const auto trained = [](const StrategyCase& on, int64_t accumulate, const std::string& ckpt,
+                          const std::function<void(TrainerOptions&)>& configure) {
+    seed_everything(7);
+    // The branch has no gradient in odd batches: zeros let its momentum go on, no gradient at all does not.
+    const auto module = make<ClearsSeldom>({.lr = 0.01, .alternate = true});
+    Trainer trainer(trainer_options({.configure =
+                                         [&](TrainerOptions& options) {
+                                           options.accumulate_grad_batches = accumulate;
+                                           if (configure) configure(options);
+                                         }},
+                                    on));
+    trainer.fit(module, DataLoader(tiny_dataset(40), {.shuffle = true, .global_batch_size = 8}), {}, ckpt);
+    return weights(*module);
+  };
+  for (const bool makes_zeros : {false, true}) {
+    ClearsSeldom::makes_zeros = makes_zeros;
+    for (const int64_t accumulate : {1, 2}) {
+      const auto one_device = trained({"single_device", 1}, accumulate, "", {});
+      for (const StrategyCase& on : {StrategyCase{"single_device", 1},
+                                     {"ddp_threads", 2, 0, "find_unused_parameters: true"},
+                                     {"sharded_threads", 2, 1, "find_unused_parameters: true"},
+                                     {"sharded_threads", 2, 3, "find_unused_parameters: true"}}) {
+        const std::string which = fmt::format("{}, windows of {}", makes_zeros ? "zeros" : "kept", accumulate);
+        const auto expected = trained(on, accumulate, "", {});
+        EXPECT_EQ(difference(expected, one_device, kSummationOrder), "") << on << ", " << which;
+        for (const int64_t batches : {1, 2, 5, 6}) {
+          const std::string path = fresh_folder("outlast") + "/checkpoint";
+          trained(on, accumulate, "", save_after(batches, path));
+          EXPECT_TRUE(identical(trained(on, accumulate, path, {}), expected))
+              << on << " after " << batches << " batches, " << which;
+        }
+      }
+    }
+  }
+}
+
 // ---- Windows that are left without a step
 
 /// Ends the first epoch after four of its five batches, inside of the second window of three.
@@ -343,6 +523,46 @@ TEST(ResumedValues, OfHooksAreThoseOfARunThatWasNotStopped) {
     }
     EXPECT_EQ(left[0], 15) << on;
     EXPECT_EQ(left[1], 15) << on;
+  }
+}
+
+/// Logs values of steps in validation and test.
+class LogsEvaluatedSteps : public Net {
+ public:
+  explicit LogsEvaluatedSteps(const Options& options) : Net(options) {}
+  StepOutput validation_step(const Batch& batch, int64_t batch_idx) override {
+    log("val_last", batch["y"].mean(), {.on_step = true, .on_epoch = false});
+    log("val_both", batch["y"].mean(), {.on_step = true, .on_epoch = true});
+    if (batch_idx == 0) log("val_first", batch["y"].mean(), {.on_step = true, .on_epoch = false});
+    return Net::validation_step(batch, batch_idx);
+  }
+  StepOutput test_step(const Batch& batch, int64_t batch_idx) override {
+    log("test_last", batch["y"].mean(), {.on_step = true, .on_epoch = false});
+    return Net::test_step(batch, batch_idx);
+  }
+};
+
+TEST(EvaluatedSteps, HaveTheirValuesOnEveryStrategy) {
+  MetricMap expected;
+  for (const StrategyCase& on : targets()) {
+    seed_everything(7);
+    const auto module = make<LogsEvaluatedSteps>({});
+    Trainer trainer(trainer_options({}, on));
+    const DataLoader batches(tiny_dataset(40), {.global_batch_size = 8});
+    trainer.fit(module, batches, {batches});
+    trainer.test(module, {batches}, "", /*verbose=*/false);
+    const MetricMap& metrics = trainer.callback_metrics();
+    if (expected.empty()) {
+      expected = metrics;
+      const at::Tensor y = tiny_dataset(40)->tensors()["y"];
+      EXPECT_NEAR(metrics.at("val_first"), y.narrow(0, 0, 8).mean().item<double>(), 1e-6);
+      for (const char* name : {"val_last", "val_both_step", "test_last"})
+        EXPECT_NEAR(metrics.at(name), y.narrow(0, 32, 8).mean().item<double>(), 1e-6) << name;
+    }
+    for (const char* name : {"val_first", "val_last", "val_both_step", "val_both_epoch", "val_both", "test_last"}) {
+      ASSERT_TRUE(metrics.contains(name)) << on << ": " << name;
+      EXPECT_NEAR(metrics.at(name), expected.at(name), 1e-6) << on << ": " << name;
+    }
   }
 }
 

@@ -130,6 +130,83 @@ class OfRank : public Following {
   }
 };
 
+/// Logs the number of the batch, over the epoch too.
+class LogsMeans : public Following {
+ public:
+  using Options = testing::TinyOptions;
+  explicit LogsMeans(const Options&) : Following(plateau("mean", Interval::kStep)) {}
+  StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+    const auto done = static_cast<double>(trainer().total_batches());
+    log("mean", done, {.on_step = false, .on_epoch = true});
+    log("both", done, {.on_step = true, .on_epoch = true});
+    return Following::training_step(batch, batch_idx);
+  }
+};
+
+/// What acted on the means of epochs in a fit of 4 epochs of 4 batches with 2 validations each, unless it is stopped.
+struct ActedOn {
+  std::vector<std::pair<int64_t, double>> followed;
+  std::vector<std::string> stopping;  ///< after each validation and epoch
+  MetricMap metrics;
+};
+
+ActedOn act_on_means(int64_t max_steps, const std::string& save, const std::string& ckpt, const std::string& strategy) {
+  ActedOn acted;
+  TrainerOptions options = quiet(4);
+  options.strategy = strategy;
+  options.devices = strategy == "single_device" ? 1 : 2;
+  options.val_check_interval = 0.5;
+  if (max_steps > 0) options.max_steps = max_steps;
+  const auto stopping = make<EarlyStopping>({.monitor = "mean", .patience = 100});
+  const auto note = [&, stopping](Trainer& trainer, Module&) {
+    if (!trainer.is_global_zero()) return;
+    const auto* own = dynamic_cast<EarlyStopping*>(trainer.callbacks().front().get());
+    acted.stopping.push_back(fmt::format("{}: {} {}", trainer.global_step(), own->wait_count(),
+                                         own->best_score().value_or(-1)));
+  };
+  LambdaCallbackOptions hooks;
+  hooks.on_validation_end = note;
+  hooks.on_train_epoch_end = [&](Trainer& trainer, Module& module) {
+    if (trainer.epoch_complete()) note(trainer, module);
+  };
+  hooks.on_train_end = [&](Trainer& trainer, Module& module) {
+    if (!save.empty()) trainer.save_checkpoint(save);
+    if (trainer.is_global_zero()) acted.followed = dynamic_cast<LogsMeans&>(module).followed;
+  };
+  options.callbacks = {stopping, make<LambdaCallback>(hooks)};
+  const int64_t ranks = strategy == "single_device" ? 1 : 2;
+  Trainer trainer(options);
+  trainer.fit(make<LogsMeans>({}), testing::tiny_loader(16 * ranks, 4), testing::tiny_loader(8 * ranks, 4), ckpt);
+  acted.metrics = trainer.callback_metrics();
+  return acted;
+}
+
+template <class Item>
+std::vector<Item> joined(std::vector<Item> a, const std::vector<Item>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+TEST(MeansOfEpochs, OfAPartAreNoneForARunThatGoesOnWithIt) {
+  for (const std::string strategy : {"single_device", "ddp_threads"}) {
+    const ActedOn whole = act_on_means(0, "", "", strategy);
+    EXPECT_THAT(whole.followed, ElementsAre(Pair(4, 1.5), Pair(8, 5.5), Pair(12, 9.5), Pair(16, 13.5)));
+    for (const int64_t steps : {1, 2, 3, 5, 6, 7, 10}) {
+      SCOPED_TRACE(fmt::format("{} steps, {}", steps, strategy));
+      const std::string path = testing::fresh_folder("part") + "/checkpoint";
+      const ActedOn part = act_on_means(steps, path, "", strategy);
+      const auto first = static_cast<double>(steps / 4 * 4);
+      const double mean = (first + static_cast<double>(steps - 1)) / 2;
+      EXPECT_EQ(part.metrics.at("mean"), mean) << "who reads the result sees it";
+      EXPECT_EQ(part.metrics.at("both_epoch"), mean);
+      const ActedOn rest = act_on_means(0, "", path, strategy);
+      EXPECT_EQ(joined(part.followed, rest.followed), whole.followed);
+      EXPECT_EQ(joined(part.stopping, rest.stopping), whole.stopping);
+      EXPECT_EQ(rest.metrics, whole.metrics);
+    }
+  }
+}
+
 /// What both of two ranks followed in an epoch of 4 batches. `save`: folder for a checkpoint of each batch.
 std::vector<std::pair<int64_t, double>> followed_by_ranks(int64_t log_every, const std::string& save,
                                                           const std::string& ckpt) {
