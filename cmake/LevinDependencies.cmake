@@ -39,6 +39,7 @@ _levin_find_library(minizip minizip/unzip.h)
 _levin_find_library(pcre2-8 pcre2.h)
 _levin_find_library(utf8proc utf8proc.h)
 _levin_find_library(xxhash xxhash.h)
+_levin_find_library(zstd zstd.h)
 # Boost's own target defines a macro, which the precompiled header's other users would have to define as well.
 _levin_find_library(boost_program_options boost/program_options.hpp)
 # A static libdw needs libelf and four libraries for compressed sections.

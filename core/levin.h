@@ -69,10 +69,12 @@
 #include <levin/core/data/image_folder.h>
 #include <levin/core/data/image_grid.h>
 #include <levin/core/data/images/image_file.h>
+#include <levin/core/data/json_lines.h>
 #include <levin/core/data/length_grouped_sampler.h>
 #include <levin/core/data/mixed_dataset.h>
 #include <levin/core/data/numpy_arrays.h>
 #include <levin/core/data/pad_collate.h>
+#include <levin/core/data/permutation_sampler.h>
 #include <levin/core/data/random_split.h>
 #include <levin/core/data/read_column.h>
 #include <levin/core/data/sampler.h>

@@ -62,10 +62,12 @@ Batch fetch_readable(const SizedPass& pass, int64_t batch, std::span<const int64
   }
 }
 
+int64_t at_place(const IndexOrder& order, int64_t place) { return order.indices(place, place + 1).front(); }
+
 Batch fetch(const SizedPass& pass, int64_t batch) {
   const BatchPlan::Range part = pass.plan.range(batch);
-  const auto indices =
-      std::span(pass.order).subspan(static_cast<size_t>(part.begin), static_cast<size_t>(part.end - part.begin));
+  const std::vector<int64_t> indices = pass.order->indices(part.begin, part.end);
+  check_indices(indices, pass.dataset->size());  // an order that is not a list was not looked at before
   const Dataset& dataset = *pass.dataset;
   FetchTrace::begin_batch(batch, typeid(dataset), indices);
   return noting_errors(
@@ -73,18 +75,11 @@ Batch fetch(const SizedPass& pass, int64_t batch) {
         const BatchPlan::Range whole = pass.plan.global_range(batch);
         std::optional<int64_t> before;
         if (part.begin != whole.begin || part.end != whole.end)
-          before = pass.order[static_cast<size_t>(part.begin == whole.begin ? whole.end - 1 : part.begin - 1)];
+          before = at_place(*pass.order, part.begin == whole.begin ? whole.end - 1 : part.begin - 1);
         return pass.skipped == nullptr ? fetch(pass, batch, indices, before)
                                        : fetch_readable(pass, batch, indices, before);
       },
       [&](ErrorNotes& notes) { note_data(notes, "get_batch", typeid(dataset), indices); });
-}
-
-void check_order(const std::vector<int64_t>& order, int64_t size) {
-  const auto [least, greatest] = std::minmax_element(order.begin(), order.end());
-  if (order.empty() || (*least >= 0 && *greatest < size)) return;
-  throw Error("data", fmt::format("the sampler gave the index {} for a data set of {} examples",
-                                  *least < 0 ? *least : *greatest, size));
 }
 
 void check_ends(const std::vector<int64_t>& ends, int64_t num_indices, int64_t num_batches, int64_t epoch) {
@@ -116,15 +111,14 @@ void set_order(SizedPass& pass, const Sampler& sampler, BatchPlan plan) {
         if (const auto* batched = dynamic_cast<const BatchSampler*>(&sampler)) {
           BatchSampler::Batches batches = batched->batches(size, pass.seed, pass.epoch);
           check_ends(batches.ends, std::ssize(batches.order), batched->num_batches(size), pass.epoch);
-          pass.order = std::move(batches.order);
+          pass.order = listed_order(std::move(batches.order), size);
           plan.ends = std::make_shared<const std::vector<int64_t>>(std::move(batches.ends));
         } else {
-          pass.order = sampler.order(size, pass.seed, pass.epoch);
+          pass.order = index_order_of(sampler, size, pass.seed, pass.epoch);
         }
       },
       [&](ErrorNotes& notes) { note_data(notes, "order", typeid(sampler)); });
-  check_order(pass.order, size);
-  plan.num_indices = std::ssize(pass.order);
+  plan.num_indices = pass.order->size();
   pass.plan = std::move(plan);
 }
 

@@ -3,6 +3,7 @@
 #include <levin/core/data/batch_plan.h>
 #include <levin/core/data/batch_reader.h>
 #include <levin/core/data/dataset.h>
+#include <levin/core/data/index_order.h>
 #include <levin/core/data/sampler.h>
 #include <levin/core/data/skipped_examples.h>
 
@@ -16,7 +17,7 @@ namespace levin::data {
 /// Data that all readers of one pass over a sized data set share.
 struct SizedPass {
   std::shared_ptr<const Dataset> dataset;
-  std::vector<int64_t> order;
+  std::shared_ptr<const IndexOrder> order;
   BatchPlan plan;
   uint64_t seed = 0;
   int64_t epoch = 0;

@@ -37,6 +37,7 @@ NAMES = {
     "libwebp-dev": ("libwebp", "libwebp-base"),
     "libxxhash-dev": ("xxhash", "xxhash"),
     "libyaml-cpp-dev": ("yaml-cpp", "yaml-cpp"),
+    "libzstd-dev": ("zstd", "zstd"),
     "nlohmann-json3-dev": ("nlohmann-json", "nlohmann_json"),
     "zlib1g-dev": ("zlib", "zlib"),
 }
