@@ -54,6 +54,7 @@
 #include <levin/core/data/cache/example_cache.h>
 #include <levin/core/data/cache/memory_cache.h>
 #include <levin/core/data/character_vocabulary.h>
+#include <levin/core/data/chats/chat_template.h>
 #include <levin/core/data/cifar10.h>
 #include <levin/core/data/cifar100.h>
 #include <levin/core/data/class_names.h>
