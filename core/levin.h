@@ -70,6 +70,7 @@
 #include <levin/core/data/image_folder.h>
 #include <levin/core/data/image_grid.h>
 #include <levin/core/data/images/image_file.h>
+#include <levin/core/data/instruction_data.h>
 #include <levin/core/data/json_lines.h>
 #include <levin/core/data/length_grouped_sampler.h>
 #include <levin/core/data/mixed_dataset.h>

@@ -10,6 +10,7 @@
 #include <levin/core/data/data_loader.h>
 #include <levin/core/data/fashion_mnist.h>
 #include <levin/core/data/image_folder.h>
+#include <levin/core/data/instruction_data.h>
 #include <levin/core/data/json_lines.h>
 #include <levin/core/data/numpy_arrays.h>
 #include <levin/core/data/tar_shards.h>
@@ -146,6 +147,7 @@ int main() {
   print_struct<levin::data::CsvOptions>("levin::data::Csv");
   print_struct<levin::data::NumpyArraysOptions>("levin::data::NumpyArrays");
   print_struct<levin::data::JsonLinesOptions>("levin::data::JsonLines");
+  print_struct<levin::data::InstructionDataOptions>("levin::data::InstructionData");
   print_struct<levin::data::TokenTextOptions>("levin::data::TokenText");
   print_struct<levin::data::CombinedDataOptions>("levin::data::CombinedData");
   print_struct<levin::data::TextLinesOptions>("levin::data::TextLines");

@@ -7,6 +7,7 @@
 #include <levin/core/data/csv.h>
 #include <levin/core/data/fashion_mnist.h>
 #include <levin/core/data/image_folder.h>
+#include <levin/core/data/instruction_data.h>
 #include <levin/core/data/json_lines.h>
 #include <levin/core/data/numpy_arrays.h>
 #include <levin/core/data/tar_shards.h>
@@ -26,7 +27,7 @@ template <class Options>
 class LoaderFields : public ::testing::Test {};
 using AllOptions =
     ::testing::Types<Cifar10Options, Cifar100Options, CsvOptions, FashionMnistOptions, MnistOptions, ImageFolderOptions,
-                     JsonLinesOptions, NumpyArraysOptions, TarShardsOptions, TokenTextOptions>;
+                     InstructionDataOptions, JsonLinesOptions, NumpyArraysOptions, TarShardsOptions, TokenTextOptions>;
 TYPED_TEST_SUITE(LoaderFields, AllOptions);
 
 TYPED_TEST(LoaderFields, ReachTheLoaders) {
