@@ -9,6 +9,7 @@
 #include <levin/core/precision/precision.h>
 #include <levin/core/trainer/trainer.h>
 
+#include <ATen/TensorOperators.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,6 +20,9 @@ namespace {
 
 /// Shapes of batches whose operations are counted: counting takes time, and shapes may be as many as batches.
 constexpr size_t kMostShapes = 64;
+
+/// A target that does not count.
+constexpr int64_t kIgnoredTarget = -100;
 
 int64_t elements_in(const Batch& batch) {
   int64_t elements = 0;
@@ -60,7 +64,8 @@ void ThroughputMonitorOptions::describe(Schema<ThroughputMonitorOptions>& schema
       .field("one_device_epoch_seconds", &O::one_device_epoch_seconds,
              "what an epoch takes on one device, for speedup; null: no speed-up")
       .above(0);
-  schema.field("tokens", &O::tokens, "field of the batch whose elements are counted as tokens; null: no tokens");
+  schema.field("tokens", &O::tokens,
+               "field of the batch whose elements are counted as tokens, but for targets of -100; null: no tokens");
   schema.field("flops", &O::flops, "count operations, for model_tflops_per_second and mfu_percent");
   schema
       .field("peak_tflops", &O::peak_tflops,
@@ -157,32 +162,51 @@ double ThroughputMonitor::flops_in(const Batch& batch) const {
   return elements == 0 ? 0 : flops / elements * static_cast<double>(elements_in(batch));
 }
 
-int64_t ThroughputMonitor::tokens_in(const Batch& batch) const {
-  if (options_.count_tokens) return options_.count_tokens(batch);
-  if (!options_.tokens) return 0;
-  const at::Tensor* field = batch.find(*options_.tokens);
-  if (field != nullptr) return field->numel();
+// What is on a device is counted there, and read at logging boundaries.
+void ThroughputMonitor::count_tokens_in(const Batch& batch, bool counts) {
+  if (options_.count_tokens) {
+    const int64_t tokens = options_.count_tokens(batch);
+    if (counts) totals_.tokens += tokens;
+    return;
+  }
+  if (!options_.tokens) return;
+  if (const at::Tensor* field = batch.find(*options_.tokens)) {
+    if (!counts) return;
+    const auto add = [](at::Tensor& sum, const at::Tensor& count) { sum = sum.defined() ? sum + count : count; };
+    if (at::isIntegralType(field->scalar_type(), /*includeBool=*/false))
+      add(counted_, field->ne(kIgnoredTarget).sum());
+    else
+      totals_.tokens += field->numel();
+    if (const at::Tensor* positions = batch.find("positions"); positions != nullptr && positions->dim() == 2) {
+      add(padded_, positions->lt(0).sum());
+      totals_.places += positions->numel();
+    }
+    return;
+  }
   std::vector<std::string> names;
   for (const auto& [name, tensor] : batch.items()) names.push_back(name);
   throw ConfigError(fmt::format("throughput_monitor.tokens is '{}', which the batch does not have; valid: {}",
                                 *options_.tokens, join(names)));
 }
 
+void ThroughputMonitor::read_counted() {
+  if (counted_.defined()) totals_.tokens += counted_.item<int64_t>();
+  if (padded_.defined()) totals_.padding += padded_.item<int64_t>();
+  counted_ = padded_ = at::Tensor();
+}
+
 void ThroughputMonitor::on_train_batch_end(Trainer& trainer, Module&, const StepOutput&, const Batch& batch, int64_t) {
   finish_count();
-  const int64_t tokens = tokens_in(batch);
   // Another rank of the same pipeline has the same batch, and a batch to join on is nobody's.
   const bool owns_batch = !trainer.is_joining() && trainer.strategy().divided_model().owns_outputs();
   if (owns_batch) epoch_samples_ += batch.size();
+  count_tokens_in(batch, started_ && owns_batch);
   if (!started_) {
     if (trainer.global_step() - first_step_ >= options_.warmup_steps) start(trainer);
     return;
   }
   totals_.steps += trainer.global_step() - steps_before_;
-  if (owns_batch) {
-    totals_.samples += batch.size();
-    totals_.tokens += tokens;
-  }
+  if (owns_batch) totals_.samples += batch.size();
   if (options_.flops && !trainer.is_joining()) totals_.flops += flops_in(batch);
   const int64_t every = trainer.options().log_every_n_steps;
   if (trainer.global_step() / every > steps_before_ / every) log(trainer);
@@ -194,6 +218,7 @@ void ThroughputMonitor::start(Trainer& trainer) {
   excluded_ = {};
   data_wait_before_ = trainer.data_wait_seconds();
   totals_ = {};
+  counted_ = padded_ = at::Tensor();
   boundaries_.assign(1, totals_);
 }
 
@@ -201,11 +226,13 @@ void ThroughputMonitor::log(Trainer& trainer) {
   wait_for(trainer.device());
   totals_.seconds = std::chrono::duration<double>(Clock::now() - *started_ - excluded_).count();
   totals_.data_wait = trainer.data_wait_seconds() - data_wait_before_;
+  read_counted();
   const Totals& from = boundaries_.front();
-  const auto sums =
-      sum_over_ranks(trainer, {totals_.seconds - from.seconds, totals_.data_wait - from.data_wait,
-                               static_cast<double>(totals_.samples - from.samples),
-                               static_cast<double>(totals_.tokens - from.tokens), totals_.flops - from.flops});
+  const auto sums = sum_over_ranks(
+      trainer, {totals_.seconds - from.seconds, totals_.data_wait - from.data_wait,
+                static_cast<double>(totals_.samples - from.samples), static_cast<double>(totals_.tokens - from.tokens),
+                totals_.flops - from.flops, static_cast<double>(totals_.places - from.places),
+                static_cast<double>(totals_.padding - from.padding)});
   // The mean of the ranks' clocks, which all measure the same steps.
   const double seconds = sums[0] / static_cast<double>(trainer.world_size());
   if (seconds > 0) {
@@ -214,6 +241,7 @@ void ThroughputMonitor::log(Trainer& trainer) {
     values["throughput/steps_per_second"] = static_cast<double>(totals_.steps - from.steps) / seconds;
     values["throughput/data_wait_percent"] = 100 * sums[1] / sums[0];
     if (options_.tokens || options_.count_tokens) values["throughput/tokens_per_second"] = sums[3] / seconds;
+    if (sums[5] > 0) values["throughput/padding_percent"] = 100 * sums[6] / sums[5];
     if (options_.flops && sums[4] > 0) {
       values["throughput/model_tflops_per_second"] = sums[4] / seconds / 1e12;
       if (peak_) values["throughput/mfu_percent"] = 100 * sums[4] / seconds / *peak_;

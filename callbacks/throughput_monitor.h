@@ -31,7 +31,8 @@ struct ThroughputMonitorOptions {
 };
 
 /// Logs how fast training is, at logging boundaries: "throughput/samples_per_second", "throughput/steps_per_second",
-/// "throughput/tokens_per_second", "throughput/model_tflops_per_second", "throughput/mfu_percent" (model FLOPs as a
+/// "throughput/tokens_per_second", "throughput/padding_percent" (of batches with "positions" [N, T], which are -1 where
+/// there is padding), "throughput/model_tflops_per_second", "throughput/mfu_percent" (model FLOPs as a
 /// share of the devices' peak) and "throughput/data_wait_percent" (the share of the time in which the loop waited for
 /// training batches). All ranks count together.
 ///
@@ -76,11 +77,14 @@ class ThroughputMonitor final : public Callback {
     int64_t steps = 0;
     int64_t samples = 0;
     int64_t tokens = 0;
+    int64_t places = 0;   ///< of rows that say where their padding is
+    int64_t padding = 0;  ///< of these
     double flops = 0;
   };
 
   void find_peak(Trainer& trainer, Module& module);
-  int64_t tokens_in(const Batch& batch) const;
+  void count_tokens_in(const Batch& batch, bool counts);
+  void read_counted();
   void begin_count(const Batch& batch);
   void finish_count();
   double flops_in(const Batch& batch) const;
@@ -101,6 +105,8 @@ class ThroughputMonitor final : public Callback {
   Clock::duration excluded_{0};
   double data_wait_before_ = 0;
   Totals totals_;
+  at::Tensor counted_;             ///< tokens that were counted since the last boundary, where the batches are
+  at::Tensor padded_;              ///< places of padding, likewise
   std::deque<Totals> boundaries_;  ///< the oldest is where the window begins
   Shape shape_;                    ///< of the batch under way
   std::map<Shape, Cost> costs_;

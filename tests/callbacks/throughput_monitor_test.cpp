@@ -92,6 +92,27 @@ TEST_P(ThroughputMonitorRuns, CountEachExampleOfUnevenBatchesOnce) {
       << "all but the first batch";
 }
 
+TEST_P(ThroughputMonitorRuns, CountTargetsThatCountAndPadding) {
+  TrainerOptions options = testing::quiet(1);
+  options.strategy = GetParam().strategy;
+  options.devices = GetParam().count;
+  options.log_every_n_steps = 1;
+  options.default_root_dir = fresh_folder("throughput");
+  const auto logger = std::make_shared<testing::ValueLogger>();
+  options.logger = {logger};
+  options.callbacks.emplace_back(make<ThroughputMonitor>({.window = 100, .warmup_steps = 0, .tokens = "next"}));
+  // Of five places in a row two are padding, and one more is not learned.
+  Batch rows = tiny_dataset(40)->tensors();
+  rows.set("next", at::tensor({3, -100, 5, -100, -100}, at::kLong).expand({40, 5}).contiguous());
+  rows.set("positions", at::tensor({0, 1, 0, -1, -1}, at::kLong).expand({40, 5}).contiguous());
+  Trainer trainer(options);
+  trainer.fit(make<testing::TinyModule>({}),
+              DataLoader(std::make_shared<data::TensorDataset>(rows), {.global_batch_size = 8}));
+  const auto rate = [&](const std::string& name) { return logger->logged.at("throughput/" + name).back().second; };
+  EXPECT_NEAR(rate("tokens_per_second") / rate("samples_per_second"), 2, 1e-6);
+  EXPECT_NEAR(rate("padding_percent"), 40, 1e-6);
+}
+
 TEST_P(ThroughputMonitorRuns, TimeWholeEpochsAfterTheFirst) {
   const Outcome run = train(monitored("one_device_epoch_seconds: 3", 3), GetParam());
   const auto& seconds = run.logged.at("throughput/epoch_seconds");
