@@ -48,6 +48,7 @@
 #include <levin/core/data/arrays/numpy_file.h>
 #include <levin/core/data/batch.h>
 #include <levin/core/data/batch_sampler.h>
+#include <levin/core/data/blended_data.h>
 #include <levin/core/data/cache/cache_registry.h>
 #include <levin/core/data/cache/cached_dataset.h>
 #include <levin/core/data/cache/disk_cache.h>

@@ -17,7 +17,7 @@
 #include <levin/core/cli/json_schema.h>
 #include <levin/core/comm/rank_failure.h>
 #include <levin/core/data/batch.h>
-#include <levin/core/data/combined_data.h>
+#include <levin/core/data/data_parts.h>
 #include <levin/core/devices/accounting_allocator.h>
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/optim/schedulers.h>
@@ -70,7 +70,7 @@ std::shared_ptr<DataModule> make_data(const Config& config, const ConfigNames& n
   const Config* data = config.find("data");
   if (data == nullptr) return nullptr;
   auto made = make_section(names.data, *data, "data");
-  if (auto* combined = dynamic_cast<data::CombinedData*>(made.get())) combined->make_parts(names.data);
+  if (auto* combined = dynamic_cast<data::DataParts*>(made.get())) combined->make_parts(names.data);
   return made;
 }
 

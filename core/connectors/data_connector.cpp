@@ -8,6 +8,7 @@
 #include <levin/core/connectors/error_context.h>
 #include <levin/core/connectors/missing_data_hint.h>
 #include <levin/core/data/batch_sampler.h>
+#include <levin/core/data/blend_sampler.h>
 #include <levin/core/data/length_grouped_sampler.h>
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/interfaces/independent_steps.h>
@@ -274,6 +275,7 @@ std::string DataConnector::train_order() const {
   if (const auto* sampler = dynamic_cast<const data::LengthGroupedSampler*>(train.sampler().get()))
     return fmt::format("length_grouped of {}, window of {}", counted(sampler->options().group_size, "example"),
                        sampler->options().window);
+  if (const auto* blend = dynamic_cast<const data::BlendSampler*>(train.sampler().get())) return blend->description();
   return "";
 }
 

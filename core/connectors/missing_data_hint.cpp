@@ -2,8 +2,8 @@
 
 #include <levin/core/base/config.h>
 #include <levin/core/base/error.h>
-#include <levin/core/data/combined_data.h>
 #include <levin/core/data/data_module.h>
+#include <levin/core/data/data_parts.h>
 
 #include <fmt/format.h>
 
@@ -15,7 +15,7 @@ namespace {
 
 void add_options(const DataModule& data, std::string_view beginning, const std::string& place,
                  std::vector<std::string>& names) {
-  if (const auto* combined = dynamic_cast<const data::CombinedData*>(&data)) {
+  if (const auto* combined = dynamic_cast<const data::DataParts*>(&data)) {
     for (const auto& [name, part] : combined->parts())
       add_options(*part, beginning, fmt::format("{}parts.{}.", place, name), names);
     return;

@@ -2,6 +2,7 @@
 
 #include <levin/core/base/standard_output.h>
 #include <levin/core/cli/data_command.h>
+#include <levin/core/data/blended_data.h>
 #include <levin/core/data/cache/cache_registry.h>
 #include <levin/core/data/cifar10.h>
 #include <levin/core/data/cifar100.h>
@@ -150,6 +151,7 @@ int main() {
   print_struct<levin::data::InstructionDataOptions>("levin::data::InstructionData");
   print_struct<levin::data::TokenTextOptions>("levin::data::TokenText");
   print_struct<levin::data::CombinedDataOptions>("levin::data::CombinedData");
+  print_struct<levin::data::BlendedDataOptions>("levin::data::BlendedData");
   print_struct<levin::data::TextLinesOptions>("levin::data::TextLines");
   print_struct<levin::DataLoaderOptions>("levin::DataLoader");
 
