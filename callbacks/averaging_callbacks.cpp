@@ -1,8 +1,7 @@
 #include <levin/callbacks/averaging_callbacks.h>
 
-#include <levin/callbacks/stochastic_weight_averaging.h>
-#include <levin/callbacks/weight_averaging.h>
 #include <levin/core/base/error.h>
+#include <levin/core/interfaces/callback.h>
 #include <levin/core/trainer/trainer.h>
 
 #include <fmt/format.h>
@@ -11,10 +10,7 @@
 
 namespace levin {
 
-bool averages_weights(const Callback& callback) {
-  return dynamic_cast<const WeightAveraging*>(&callback) != nullptr ||
-         dynamic_cast<const StochasticWeightAveraging*>(&callback) != nullptr;
-}
+bool averages_weights(const Callback& callback) { return dynamic_cast<const AveragesWeights*>(&callback) != nullptr; }
 
 void require_one_average(const Trainer& trainer) {
   const auto found =

@@ -1,6 +1,5 @@
 #include <levin/callbacks/stochastic_weight_averaging.h>
 
-#include <levin/callbacks/averaging_callbacks.h>
 #include <levin/callbacks/running_statistics.h>
 #include <levin/core/base/log.h>
 #include <levin/core/base/released_storage.h>

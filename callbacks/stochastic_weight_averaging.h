@@ -1,6 +1,7 @@
 #pragma once
 
 #include <levin/callbacks/averaged_weights.h>
+#include <levin/callbacks/averaging_callbacks.h>
 #include <levin/core/base/schema.h>
 #include <levin/core/interfaces/callback.h>
 #include <levin/core/optim/swa_scheduler.h>
@@ -27,7 +28,7 @@ struct StochasticWeightAveragingOptions {
 ///
 /// Checkpoints inside of training have the training weights as their model and the average beside it; once training has
 /// ended it is the other way round, so that a longer run can resume from there.
-class StochasticWeightAveraging final : public Callback {
+class StochasticWeightAveraging final : public Callback, public AveragesWeights {
  public:
   using Options = StochasticWeightAveragingOptions;
 

@@ -1,6 +1,5 @@
 #include <levin/callbacks/weight_averaging.h>
 
-#include <levin/callbacks/averaging_callbacks.h>
 #include <levin/core/base/error.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/trainer/trainer.h>

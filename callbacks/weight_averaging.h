@@ -1,6 +1,7 @@
 #pragma once
 
 #include <levin/callbacks/averaged_weights.h>
+#include <levin/callbacks/averaging_callbacks.h>
 #include <levin/core/base/schema.h>
 #include <levin/core/interfaces/callback.h>
 
@@ -25,7 +26,7 @@ struct WeightAveragingOptions {
 /// on with its own weights, also after a resume. With `use_buffers` that holds for buffers of floating-point type too
 /// (of several ranks' those of rank 0); else they are the module's own throughout. A derived class that
 /// overrides share() keeps another average.
-class WeightAveraging : public Callback {
+class WeightAveraging : public Callback, public AveragesWeights {
  public:
   using Options = WeightAveragingOptions;
 
