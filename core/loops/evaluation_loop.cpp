@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <string>
 #include <utility>
 
 namespace levin {
@@ -273,9 +274,13 @@ bool EvaluationLoop::run_in_scope(const Hooks& hooks, const DataLoaders& loaders
   bool took_part = false;
   State generators;  // where the evaluation may have to start again
   if (several_ranks && validates_in_fit) generators = capture_rng_state(strategy_.root_device());
+  // The newest values are those of the latest batch: outside of fit rank 0 knows how many there were.
+  int64_t training_batches = state_.progress.total_batches;
+  if (several_ranks && !state_.in_fit_loop)
+    training_batches = std::stoll(strategy_.broadcast(std::to_string(training_batches)));
   if (!progress.started) {
     collector.reset();
-    collector.begin({.training_batches = state_.progress.total_batches});
+    collector.begin({.training_batches = training_batches});
     callbacks_.call(hooks.names.start, hooks.start, hooks.module_start);
     callbacks_.call(hooks.names.epoch_start, hooks.epoch_start, hooks.module_epoch_start);
     progress.started = true;
@@ -293,7 +298,7 @@ bool EvaluationLoop::run_in_scope(const Hooks& hooks, const DataLoaders& loaders
     collector.begin({.batch_size = batch.size(),
                      .dataloader_idx = progress.loader,
                      .loaders = std::ssize(loaders),
-                     .training_batches = state_.progress.total_batches});
+                     .training_batches = training_batches});
     callbacks_.call(hooks.names.batch_start, hooks.batch_start, hooks.module_batch_start, batch, batch_idx,
                     progress.loader);
     took_part = true;
@@ -317,7 +322,7 @@ bool EvaluationLoop::run_in_scope(const Hooks& hooks, const DataLoaders& loaders
     if (!generators.is_null()) restore_rng_state(generators, strategy_.root_device());
     return false;
   }
-  collector.begin({.training_batches = state_.progress.total_batches});
+  collector.begin({.training_batches = training_batches});
   state_.evaluation_loader = 0;
   logger_.show_epoch_values(true);
   callbacks_.call(hooks.names.epoch_end, hooks.epoch_end, hooks.module_epoch_end);

@@ -316,11 +316,13 @@ void TrainingStep::before_backward(StepOutput& output) {
   });
 }
 
-/// An optimizer_zero_grad of the module's own may leave some, or zeros, which a checkpoint then has.
+/// An optimizer_zero_grad of the module's own may leave some, or zeros. Once it has, it may again: checkpoints then have
+/// them.
 void TrainingStep::note_outlasting_gradients() {
   const auto is_there = [](const at::Tensor& parameter) { return parameter.grad().defined(); };
-  state_.progress.gradients_outlast_windows = std::ranges::any_of(
-      optimizers_.all(), [&](const auto* optimizer) { return std::ranges::any_of(optimizer->parameters(), is_there); });
+  bool& outlast = state_.progress.gradients_outlast_windows;
+  for (const OptimizerHandle* optimizer : optimizers_.all())
+    outlast = outlast || std::ranges::any_of(optimizer->parameters(), is_there);
 }
 
 /// Weight of the batch where the module gives none.

@@ -407,15 +407,12 @@ TEST(GradientsByHand, ThatOutlastTheirStepGoOnUnderOtherStrategies) {
   }
 }
 
-/// Clears gradients in some windows, or makes them zeros.
-class ClearsSeldom : public Net {
+/// Never clears gradients, or makes them zeros.
+class NeverClears : public Net {
  public:
-  explicit ClearsSeldom(const Options& options) : Net(options) {}
+  explicit NeverClears(const Options& options) : Net(options) {}
   void optimizer_zero_grad(OptimizerHandle& optimizer) override {
-    if (makes_zeros)
-      optimizer.zero_grad(/*set_to_none=*/false);
-    else if (trainer().total_batches() / 2 % 2 == 0)
-      optimizer.zero_grad();
+    if (makes_zeros) optimizer.zero_grad(/*set_to_none=*/false);
   }
   inline static bool makes_zeros = false;
 };
@@ -425,7 +422,7 @@ TEST(GradientsOfWindows, ThatTheModuleKeepsAreInCheckpoints) {
                           const std::function<void(TrainerOptions&)>& configure) {
     seed_everything(7);
     // The branch has no gradient in odd batches: zeros let its momentum go on, no gradient at all does not.
-    const auto module = make<ClearsSeldom>({.lr = 0.01, .alternate = true});
+    const auto module = make<NeverClears>({.lr = 0.002, .alternate = true});
     Trainer trainer(trainer_options({.configure =
                                          [&](TrainerOptions& options) {
                                            options.accumulate_grad_batches = accumulate;
@@ -436,7 +433,7 @@ TEST(GradientsOfWindows, ThatTheModuleKeepsAreInCheckpoints) {
     return weights(*module);
   };
   for (const bool makes_zeros : {false, true}) {
-    ClearsSeldom::makes_zeros = makes_zeros;
+    NeverClears::makes_zeros = makes_zeros;
     for (const int64_t accumulate : {1, 2}) {
       const auto one_device = trained({"single_device", 1}, accumulate, "", {});
       for (const StrategyCase& on : {StrategyCase{"single_device", 1},
@@ -446,7 +443,7 @@ TEST(GradientsOfWindows, ThatTheModuleKeepsAreInCheckpoints) {
         const std::string which = fmt::format("{}, windows of {}", makes_zeros ? "zeros" : "kept", accumulate);
         const auto expected = trained(on, accumulate, "", {});
         EXPECT_EQ(difference(expected, one_device, kSummationOrder), "") << on << ", " << which;
-        for (const int64_t batches : {1, 2, 5, 6}) {
+        for (const int64_t batches : {3, 5, 6}) {
           const std::string path = fresh_folder("outlast") + "/checkpoint";
           trained(on, accumulate, "", save_after(batches, path));
           EXPECT_TRUE(identical(trained(on, accumulate, path, {}), expected))
