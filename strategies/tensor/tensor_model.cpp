@@ -17,6 +17,7 @@
 #include <fmt/format.h>
 
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 namespace levin {
@@ -110,6 +111,30 @@ void TensorModel::require_equal_gradients() const {
                               "each; valid: outside of layers that are cut; hint: what is between a column "
                               "layer and a row layer must be without parameters, or be in the plan",
                               names[i], group_->world_size()));
+}
+
+std::shared_ptr<void> TensorModel::full_parameters(const torch::nn::Module& module) {
+  const at::NoGradGuard no_grad;
+  std::unordered_set<const void*> wanted;
+  for (const at::Tensor& parameter : module.parameters()) wanted.insert(parameter.unsafeGetTensorImpl());
+  struct Replaced {
+    at::Tensor tensor;
+    at::Tensor share;  ///< keeps its behaviours
+    DimensionCut cut;
+  };
+  const auto all = std::make_shared<std::vector<Replaced>>();
+  for (const Share& share : shares_) {
+    if (!wanted.contains(share.tensor.unsafeGetTensorImpl())) continue;
+    all->push_back({share.tensor, share.tensor.detach(), share.cut});
+    replace_data(share.tensor, share.cut.whole_of(share.tensor));
+  }
+  return std::shared_ptr<void>(all.get(), [all](void*) {
+    const at::NoGradGuard no_gradients;
+    for (const auto& [tensor, share, cut] : *all) {
+      share.copy_(cut.part_of(tensor.detach()));
+      replace_data(tensor, share);
+    }
+  });
 }
 
 void TensorModel::gather_full_parameters() {

@@ -35,6 +35,9 @@ class TensorModel {
   /// Throws levin::Error naming a parameter that is whole on every rank, but has another gradient on each: one that is
   /// used between a column layer and a row layer. Collective.
   void require_equal_gradients() const;
+  /// Gives the parameters of a module of the trained one all values, until what is returned goes; collective. Each
+  /// rank keeps its part of what was written to them.
+  std::shared_ptr<void> full_parameters(const torch::nn::Module& module);
   /// Gives the module all values again; collective.
   void gather_full_parameters();
 

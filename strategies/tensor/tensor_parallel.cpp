@@ -173,6 +173,10 @@ std::shared_ptr<void> TensorParallel::forward_scope() {
   return std::make_shared<WeightForwardScope>();
 }
 
+std::shared_ptr<void> TensorParallel::full_parameters(const torch::nn::Module& module) {
+  return model_ == nullptr ? nullptr : model_->full_parameters(module);
+}
+
 GraphSupport TensorParallel::graph_support() {
   if (is_divided()) return {.recorder = nullptr, .why_not = "layers that are cut ask other ranks inside of forward"};
   return Ddp::graph_support();

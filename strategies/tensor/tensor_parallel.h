@@ -51,6 +51,7 @@ class TensorParallel : public Ddp, public DividedModel {
   StepOutput manual_step(const Batch& batch, StepPhases& phases) override;
   StepOutput evaluate(const Batch& batch, StepPhases& phases) override;
   std::shared_ptr<void> forward_scope() override;
+  std::shared_ptr<void> full_parameters(const torch::nn::Module& module) override;
   GraphSupport graph_support() override;
   bool owns_outputs() const override { return group_ == nullptr || group_->rank() == 0; }
   bool outputs_everywhere() const override { return !is_divided(); }

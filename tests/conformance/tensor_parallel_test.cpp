@@ -21,6 +21,7 @@
 #include <torch/nn/modules/normalization.h>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -220,8 +221,25 @@ TEST(TensorParallel, TheModuleHasAllItsWeightsAfterACall) {
   TrainerOptions options = quiet(1);
   options.strategy = Spec<Strategy>(Config::parse(kTensorMeshes[1].strategy, {}));
   options.devices = kTensorMeshes[1].ranks;
+  std::atomic<int> looks = 0;
+  options.callbacks = {make<LambdaCallback>(
+      {.on_train_batch_end = [&](Trainer& trainer, Module& own, const StepOutput&, const Batch&, int64_t) {
+        const at::NoGradGuard no_gradients;
+        const auto weight = [&] { return own.named_parameters()["fused.qkv.weight"].detach(); };
+        const at::Tensor share = weight().clone();
+        for (const double factor : {2.0, 0.5}) {
+          {
+            const auto all = trainer.full_parameters(own);
+            EXPECT_EQ(weight().sizes().vec(), (std::vector<int64_t>{3 * kWidth, kWidth}));
+            weight().mul_(factor);
+          }
+          EXPECT_TRUE(at::equal(weight(), factor == 2.0 ? 2 * share : share));  // with what was written
+        }
+        ++looks;
+      }})};
   Trainer trainer(options);
   trainer.fit(module, texts());
+  EXPECT_EQ(looks, 4 * 12);
   for (const auto& parameter : module->parameters())
     EXPECT_FALSE(parameter.key_set().has(c10::DispatchKey::DeferredInit));
   const double loss = trainer.validate(module, texts()).at(0).at("val_loss");
