@@ -95,9 +95,8 @@ void LoggerConnector::remember_of_epoch(const metrics::Collector::Value& value) 
 
 void LoggerConnector::keep_former(const std::string& name) {
   const auto found = latest_.find(name);
-  former_.try_emplace(name, found == latest_.end()
-                                ? std::nullopt
-                                : std::optional(std::pair(found->second, latest_batch_.at(name))));
+  former_.try_emplace(
+      name, found == latest_.end() ? std::nullopt : std::optional(std::pair(found->second, latest_batch_.at(name))));
 }
 
 const MetricMap& LoggerConnector::callback_metrics() {

@@ -316,8 +316,8 @@ void TrainingStep::before_backward(StepOutput& output) {
   });
 }
 
-/// An optimizer_zero_grad of the module's own may leave some, or zeros. Once it has, it may again: checkpoints then have
-/// them.
+/// An optimizer_zero_grad of the module's own may leave some, or zeros. Once it has, it may again: checkpoints then
+/// have them.
 void TrainingStep::note_outlasting_gradients() {
   const auto is_there = [](const at::Tensor& parameter) { return parameter.grad().defined(); };
   bool& outlast = state_.progress.gradients_outlast_windows;

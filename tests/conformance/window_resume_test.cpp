@@ -381,8 +381,7 @@ TEST(GradientsByHand, ThatOutlastTheirStepKeepTheirScale) {
   const std::string precision = "{name: 16-mixed, init_scale: 256, growth_interval: 2}";
   for (const auto& [name, step] : steps_that_leave_gradients()) {
     StepsAsGiven::step = step;
-    for (const StrategyCase& on :
-         {StrategyCase{"single_device", 1}, {"ddp_threads", 2}, {"sharded_threads", 2, 2}}) {
+    for (const StrategyCase& on : {StrategyCase{"single_device", 1}, {"ddp_threads", 2}, {"sharded_threads", 2, 2}}) {
       const auto expected = stepped_as_given(on, precision, "", {});
       for (const int64_t batches : {1, 2, 3, 5}) {
         const std::string path = fresh_folder("outlast") + "/checkpoint";

@@ -244,12 +244,12 @@ TEST(EndedFit, ThatWaitedForItsMinimumGoesOn) {
           options.min_epochs = 2;
         ModelCheckpointOptions own = saves[i];
         own.dirpath = folder;
-        options.callbacks = {make<ModelCheckpoint>(own),
-                             make<LambdaCallback>(LambdaCallbackOptions{
-                                 .on_train_batch_end = [](Trainer& trainer, Module&, const StepOutput&, const Batch&,
-                                                          int64_t) {
-                                   if (trainer.global_step() == 2) trainer.request_stop("enough");
-                                 }})};
+        options.callbacks = {
+            make<ModelCheckpoint>(own),
+            make<LambdaCallback>(LambdaCallbackOptions{
+                .on_train_batch_end = [](Trainer& trainer, Module&, const StepOutput&, const Batch&, int64_t) {
+                  if (trainer.global_step() == 2) trainer.request_stop("enough");
+                }})};
         Trainer trainer(options);
         trainer.fit(make<testing::TinyModule>({}), testing::tiny_loader(16, 4), testing::tiny_loader(8, 4), ckpt);
         return trainer.global_step();

@@ -161,8 +161,8 @@ ActedOn act_on_means(int64_t max_steps, const std::string& save, const std::stri
   const auto note = [&, stopping](Trainer& trainer, Module&) {
     if (!trainer.is_global_zero()) return;
     const auto* own = dynamic_cast<EarlyStopping*>(trainer.callbacks().front().get());
-    acted.stopping.push_back(fmt::format("{}: {} {}", trainer.global_step(), own->wait_count(),
-                                         own->best_score().value_or(-1)));
+    acted.stopping.push_back(
+        fmt::format("{}: {} {}", trainer.global_step(), own->wait_count(), own->best_score().value_or(-1)));
   };
   LambdaCallbackOptions hooks;
   hooks.on_validation_end = note;
