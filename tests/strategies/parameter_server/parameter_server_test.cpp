@@ -143,7 +143,7 @@ double replay(const std::string& folder, Module& module, int64_t servers, double
   std::vector<std::string> logs;
   for (int64_t server = 0; server < servers; ++server) {
     const ServedParameters served(module, servers, server, false);
-    for (const auto& [name, parameter, part] : served.entries())
+    for (const auto& [name, parameter, part, is_copy] : served.entries())
       if (part.local_shard().numel() > 0) server_of.push_back(fmt::format("\"{}\": {}", name, server));
     logs.push_back(fmt::format("\"{}/server-{}.csv\"", folder, server));
   }

@@ -221,7 +221,7 @@ TEST(ShardedModel, TrainsAsOneModelOnAllData) {
 /// Elements of the whole tensors that this rank steps; checks that it has no parts of tensors.
 int64_t whole_elements(const ShardedModel& model) {
   int64_t elements = 0;
-  for (const auto& [name, parameter, part] : model.entries()) {
+  for (const auto& [name, parameter, part, is_copy] : model.entries()) {
     const at::Tensor& local_shard = part.local_shard();
     elements += local_shard.numel();
     if (local_shard.numel() > 0) EXPECT_EQ(local_shard.sizes(), parameter.sizes()) << name;
@@ -338,7 +338,7 @@ TEST(ShardedModel, GradientsAddUpUntilTheyAreCleared) {
           for (const auto& parameter : net.out->parameters())
             parts_of(model).local_shard(parameter).mutable_grad().reset();
       }
-      for (const auto& [name, parameter, part] : model.entries()) {
+      for (const auto& [name, parameter, part, is_copy] : model.entries()) {
         const at::Tensor expected = part.own_part({whole.named_parameters()[name].grad()});
         EXPECT_TRUE(part.local_shard().grad().allclose(expected, 1e-4, 1e-6)) << stage << name;
       }
