@@ -8,6 +8,7 @@
 #include <levin/callbacks/lambda_callback.h>
 #include <levin/callbacks/model_checkpoint.h>
 #include <levin/core/base/error.h>
+#include <levin/core/base/seed.h>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -152,7 +153,7 @@ struct ActedOn {
 
 ActedOn act_on_means(int64_t max_steps, const std::string& save, const std::string& ckpt, const std::string& strategy) {
   ActedOn acted;
-  at::manual_seed(7);
+  seed_everything(7);
   TrainerOptions options = quiet(4);
   options.strategy = strategy;
   options.devices = strategy == "single_device" ? 1 : 2;
@@ -193,7 +194,8 @@ std::vector<Item> joined(std::vector<Item> a, const std::vector<Item>& b) {
 
 TEST(MeansOfEpochs, OfAPartAreNoneForARunThatGoesOnWithIt) {
   for (const std::string strategy : {"single_device", "ddp_threads"}) {
-    const ActedOn whole = act_on_means(0, "", "", strategy);
+    ActedOn whole = act_on_means(0, "", "", strategy);
+    whole.metrics.erase("val");  // a count of the module's own, which begins anew with each
     EXPECT_THAT(whole.followed, ElementsAre(Pair(4, 1.5), Pair(8, 5.5), Pair(12, 9.5), Pair(16, 13.5)));
     for (const int64_t steps : {1, 2, 3, 5, 6, 7, 10}) {
       SCOPED_TRACE(fmt::format("{} steps, {}", steps, strategy));
@@ -203,10 +205,11 @@ TEST(MeansOfEpochs, OfAPartAreNoneForARunThatGoesOnWithIt) {
       const double mean = (first + static_cast<double>(steps - 1)) / 2;
       EXPECT_EQ(part.metrics.at("mean"), mean) << "who reads the result sees it";
       EXPECT_EQ(part.metrics.at("both_epoch"), mean);
-      const ActedOn rest = act_on_means(0, "", path, strategy);
+      ActedOn rest = act_on_means(0, "", path, strategy);
       EXPECT_EQ(joined(part.followed, rest.followed), whole.followed);
       EXPECT_EQ(joined(part.stopping, rest.stopping), whole.stopping);
-      for (const char* name : {"mean", "both", "both_epoch"}) EXPECT_EQ(rest.metrics.at(name), whole.metrics.at(name));
+      rest.metrics.erase("val");
+      EXPECT_EQ(rest.metrics, whole.metrics);
     }
   }
 }
