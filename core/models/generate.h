@@ -21,6 +21,7 @@ enum class GenerationEnd {
   kStopText,
 };
 
+/// What continues a prompt.
 struct Generated {
   std::vector<int64_t> tokens = {};  ///< the new ones, without the end token
   std::string text = {};             ///< with a tokenizer: that of the new ones, up to `stop`, without special tokens
