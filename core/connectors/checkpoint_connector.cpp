@@ -23,6 +23,7 @@
 #include <levin/core/interfaces/checkpointer.h>
 #include <levin/core/interfaces/independent_steps.h>
 #include <levin/core/interfaces/load_weights.h>
+#include <levin/core/interfaces/overridden.h>
 #include <levin/core/interfaces/saved_model.h>
 #include <levin/core/nn/sparse_gradients.h>
 #include <levin/core/optim/optimizer_state.h>
@@ -269,9 +270,10 @@ State CheckpointConnector::dump_rank() {
   return own;
 }
 
-/// By hand a module may add to what its steps have left, and only it knows whether it will.
+/// A module that steps by hand, or has an optimizer_zero_grad of its own, may add to what its steps have left, and only
+/// it knows whether it will.
 bool CheckpointConnector::keeps_gradients() const {
-  return !state_.module->automatic_optimization || state_.progress.gradients_outlast_windows;
+  return !state_.module->automatic_optimization || overrides_optimizer_zero_grad(*state_.module);
 }
 
 /// Those that ranks have combined are the same on each, and are saved once.

@@ -51,7 +51,6 @@ State FitProgress::state_dict() const {
   state["window_examples"] = window_examples;
   state["window_usual_examples"] = window_usual_examples;
   state["window_has_gradients"] = window_has_gradients;
-  state["gradients_outlast_windows"] = gradients_outlast_windows;
   state["scheduler_steps_held_back"] = scheduler_steps_held_back;
   state["phase"] = static_cast<int64_t>(phase);
   state["validation_started"] = validation.started;
@@ -88,8 +87,6 @@ void FitProgress::load_state_dict(const State& state) {
   const State* usual = state.find("window_usual_examples");
   window_usual_examples = usual == nullptr ? 1 : usual->as_int();
   window_has_gradients = state.at("window_has_gradients").as_bool();
-  const State* outlast = state.find("gradients_outlast_windows");
-  gradients_outlast_windows = outlast != nullptr && outlast->as_bool();
   scheduler_steps_held_back = state.at("scheduler_steps_held_back").as_int();
   phase = static_cast<FitPhase>(state.at("phase").as_int());
   validation.started = state.at("validation_started").as_bool();

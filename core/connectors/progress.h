@@ -46,7 +46,6 @@ struct FitProgress {
   int64_t window_examples = 0;             ///< in these, of all ranks; 0: not known
   int64_t window_usual_examples = 1;       ///< in a batch of full size of one rank, where the above is not known
   bool window_has_gradients = false;       ///< a batch of the window under way was not skipped
-  bool gradients_outlast_windows = false;  ///< optimizer_zero_grad has left some where a window began
   LossWeight window_weight = 0;            ///< of this rank's losses in it; kept beside its gradients
   int64_t scheduler_steps_held_back = 0;   ///< optimizer steps were skipped; the schedulers are still to follow suit
   FitPhase phase = FitPhase::kBatches;

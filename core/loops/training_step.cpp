@@ -309,20 +309,10 @@ void TrainingStep::before_backward(StepOutput& output) {
                   [&] { state_.module->optimizer_zero_grad(*optimizer); });
       });
     }
-    note_outlasting_gradients();
   }
   runner_->before_backward(output.loss(), [&] {
     callbacks_.call("on_before_backward", &Callback::on_before_backward, &Module::on_before_backward, output.loss());
   });
-}
-
-/// An optimizer_zero_grad of the module's own may leave some, or zeros. Once it has, it may again: checkpoints then
-/// have them.
-void TrainingStep::note_outlasting_gradients() {
-  const auto is_there = [](const at::Tensor& parameter) { return parameter.grad().defined(); };
-  bool& outlast = state_.progress.gradients_outlast_windows;
-  for (const OptimizerHandle* optimizer : optimizers_.all())
-    outlast = outlast || std::ranges::any_of(optimizer->parameters(), is_there);
 }
 
 /// Weight of the batch where the module gives none.

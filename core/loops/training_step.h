@@ -96,7 +96,6 @@ class TrainingStep final : private StepPhases {
   void reduce_weights();
   at::Tensor mean_over_ranks(const at::Tensor& loss);
   void begin_window();
-  void note_outlasting_gradients();
   void check_weight(StepOutput& output);
   double default_weight() const;
   at::Tensor weighed(const at::Tensor& loss);
