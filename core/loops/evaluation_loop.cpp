@@ -298,7 +298,8 @@ bool EvaluationLoop::run_in_scope(const Hooks& hooks, const DataLoaders& loaders
     collector.begin({.batch_size = batch.size(),
                      .dataloader_idx = progress.loader,
                      .loaders = std::ssize(loaders),
-                     .training_batches = training_batches});
+                     .training_batches = training_batches,
+                     .evaluation_batches = batch_idx + 1});
     callbacks_.call(hooks.names.batch_start, hooks.batch_start, hooks.module_batch_start, batch, batch_idx,
                     progress.loader);
     took_part = true;

@@ -25,6 +25,9 @@
 namespace levin::metrics {
 namespace {
 
+/// The time of no value.
+constexpr detail::LogTime kNever = {.training_batches = -1};
+
 at::Tensor merged(Reduction reduction, const at::Tensor& a, const at::Tensor& b) {
   if (reduction == Reduction::kConcatenate) return at::cat({a, b});
   at::Tensor both = a.clone();
@@ -83,6 +86,12 @@ void Collector::begin(const Moment& moment) {
   }
 }
 
+detail::LogTime Collector::now() const {
+  return {.training_batches = moment_.training_batches,
+          .dataloader_idx = moment_.dataloader_idx,
+          .evaluation_batches = moment_.evaluation_batches};
+}
+
 double Collector::weight_of(const LogOptions& options) const {
   return static_cast<double>(options.batch_size.value_or(moment_.batch_size));
 }
@@ -119,7 +128,7 @@ Collector::Slot& Collector::slot_for(std::string_view name, const LogOptions& op
     expected_ = slots_.size() - 1;
   }
   ++expected_;
-  found->mark_logged(stamp_, moment_.training_batches);
+  found->mark_logged(stamp_, now());
   found->weight_was_given = options.batch_size.has_value();
   if (recording_) recorded_.push_back({.slot = found, .weight = weight_of(options)});
   return *found;
@@ -241,7 +250,7 @@ Collector::Recording Collector::stop_observing() {
 
 void Collector::log_again(const Recording& recording) {
   for (const auto& [slot, weight, value] : recording) {
-    slot->mark_logged(stamp_, moment_.training_batches);
+    slot->mark_logged(stamp_, now());
     slot->log_again(weight);
     if (value.defined()) slot->add_host(read_host_scalar(value), weight);
   }
@@ -253,14 +262,14 @@ void Collector::visit_step(const Visitor& visitor, bool all) const {
     if (!*options.on_step || !slot->has_step() || (!all && slot->stamp != stamp_)) continue;
     if (const auto value = slot->step_value())
       visitor({slot->step_name, slot->short_name, *value, options.prog_bar, options.logger,
-               slot->description.dataloader_idx, slot->step_batches()});
+               slot->description.dataloader_idx, slot->step_time().training_batches});
   }
 }
 
 std::optional<int64_t> Collector::batch_of_step_value(std::string_view name) const {
   for (const auto& slot : slots_)
     if (*slot->description.options.on_step && slot->has_step() && (slot->step_name == name || slot->short_name == name))
-      return slot->step_batches();
+      return slot->step_time().training_batches;
   return std::nullopt;
 }
 
@@ -270,7 +279,7 @@ void Collector::visit_epoch(const Visitor& visitor) const {
     if (!*options.on_epoch || !slot->was_logged()) continue;
     if (const auto value = slot->epoch_value())
       visitor({slot->epoch_name, slot->short_name, *value, options.prog_bar, options.logger,
-               slot->description.dataloader_idx, slot->training_batches});
+               slot->description.dataloader_idx, slot->time.training_batches});
   }
 }
 
@@ -310,7 +319,7 @@ void Collector::synchronize_newest(Collective& collective) {
     for (const auto& description : reduction.descriptions_of_all_ranks()) {
       Slot* const known = find_slot(description.name, description.own_loader());
       Slot& slot = known == nullptr ? add_slot(description) : *known;
-      if (!slot.has_step()) slot.reduced_step = {.known = true, .value = std::nullopt, .training_batches = -1};
+      if (!slot.has_step()) slot.reduced_step = {.known = true, .value = std::nullopt, .time = kNever};
     }
     select_newest();
     reduction.exchange(comparable_, /*is_complete=*/true);
@@ -341,10 +350,10 @@ void Collector::adopt(const detail::SlotDescription& description, detail::Over o
   Slot* slot = find_slot(description.name, description.own_loader());
   if (slot == nullptr) slot = &add_slot(description);
   if (over == detail::Over::kStep ? slot->stamp == stamp_ : slot->was_logged()) return;
-  slot->mark_logged(over == detail::Over::kStep ? stamp_ : 0, moment_.training_batches);
+  slot->mark_logged(over == detail::Over::kStep ? stamp_ : 0, now());
   slot->last_weight = 0;
   if (over == detail::Over::kStep || !slot->is_step_combined())
-    slot->reduced_step = {.known = true, .value = std::nullopt, .training_batches = moment_.training_batches};
+    slot->reduced_step = {.known = true, .value = std::nullopt, .time = now()};
 }
 
 bool Collector::has_values() const {
@@ -372,7 +381,7 @@ State Collector::state_dict() const {
   for (const auto& slot : slots_) {
     if (!slot->was_logged()) continue;
     state.push_back(slot->state_dict());
-    state.as_list().back()["training_batches"] = slot->training_batches;
+    state.as_list().back()["training_batches"] = slot->time.training_batches;
     // Of the step under way, whose values nobody has seen yet.
     if (slot->stamp == stamp_) state.as_list().back()["step_weight"] = slot->last_weight;
   }

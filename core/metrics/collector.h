@@ -24,6 +24,7 @@ namespace detail {
 class RankExchange;
 enum class Over;
 struct LoggedSlot;
+struct LogTime;
 struct SlotDescription;
 }  // namespace detail
 
@@ -38,13 +39,15 @@ class Collector {
 
   /// Batch that the following log calls belong to. `step_default`: values whose options do not say are logged on the
   /// step, for this rank alone, rather than on the epoch, for all ranks. `loaders`: number of loaders that the loop
-  /// reads. `training_batches`: those begun in all epochs so far.
+  /// reads. `training_batches`: those begun in all epochs so far; `evaluation_batches`: those of this loader, with or without
+  /// examples of this rank.
   struct Moment {
     int64_t batch_size = 1;
     int64_t dataloader_idx = 0;
     int64_t loaders = 1;
     bool step_default = false;
     int64_t training_batches = 0;
+    int64_t evaluation_batches = 0;
   };
   void begin(const Moment& moment);
   int64_t training_batches() const { return moment_.training_batches; }
@@ -160,6 +163,7 @@ class Collector {
   Slot* find_slot(std::string_view name, int64_t own_loader);
   Slot& add_slot(detail::SlotDescription description);
   double weight_of(const LogOptions& options) const;
+  detail::LogTime now() const;
 
   void synchronize(Collective& collective, detail::Over over, bool took_part);
   /// Fills `comparable_` with the slots that ranks compare.

@@ -234,10 +234,10 @@ void LoggedSlot::add_metric(Metric& logged, double weight) {
   waiting_step_value.reset();
 }
 
-void LoggedSlot::mark_logged(int64_t at, int64_t training_batches_begun) {
+void LoggedSlot::mark_logged(int64_t at, const LogTime& now) {
   logs = stamp == at ? logs + 1 : 1;
   stamp = at;
-  training_batches = training_batches_begun;
+  time = now;
   has_step_value = true;
 }
 
@@ -316,7 +316,7 @@ State LoggedSlot::state_dict() const {
   item["last_weight"] = last_weight;
   if (is_step_combined()) {
     item["reduced_step"] = *reduced_step.value;
-    item["reduced_step_batches"] = reduced_step.training_batches;
+    item["reduced_step_batches"] = reduced_step.time.training_batches;
   }
   if (!description.is_metric) {
     const auto [last, combined, weight] = read();
@@ -339,12 +339,12 @@ void LoggedSlot::load_state_dict(const State& state) {
   // A checkpoint of an earlier version has neither weight nor batches.
   const State* const weight = state.find("last_weight");
   last_weight = weight == nullptr ? 1 : weight->as_double();
-  training_batches = state.at("training_batches").as_int();
+  time = {.training_batches = state.at("training_batches").as_int()};
   if (const State* reduced = state.find("reduced_step")) {
     const State* const batches = state.find("reduced_step_batches");
     reduced_step = {.known = true,
                     .value = reduced->as_double(),
-                    .training_batches = batches == nullptr ? training_batches : batches->as_int()};
+                    .time = {.training_batches = batches == nullptr ? time.training_batches : batches->as_int()}};
   }
   if (!description.is_metric) {
     const auto& values = state.at("values").as_list();

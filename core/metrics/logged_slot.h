@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <array>
+#include <compare>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -18,6 +19,14 @@
 namespace levin::metrics::detail {
 
 enum class Over { kStep, kEpoch };
+
+/// When a value was made. The members before decide first.
+struct LogTime {
+  int64_t training_batches = 0;  ///< begun in all epochs
+  int64_t dataloader_idx = 0;
+  int64_t evaluation_batches = 0;  ///< begun of this loader
+  friend auto operator<=>(const LogTime&, const LogTime&) = default;
+};
 
 /// Returns the value of `reduce` over no values.
 double empty_value(LogReduce reduce);
@@ -63,7 +72,7 @@ struct LoggedSlot {
   /// Gives the values logged at the last moment another weight in the mean; with 0, NaN too counts nothing.
   void weigh_last(const LossWeight& weight);
   /// Notes the moment of a log, which gives the step a value.
-  void mark_logged(int64_t at, int64_t training_batches_begun);
+  void mark_logged(int64_t at, const LogTime& now);
   /// Does the host's part of a log whose values a recorded graph adds, once it is marked.
   void log_again(double weight);
 
@@ -73,8 +82,7 @@ struct LoggedSlot {
   /// Whether it has a value of a step in this epoch, of this rank or of several.
   bool has_step() const { return (was_logged() && has_step_value) || is_step_combined(); }
   bool is_step_combined() const { return reduced_step.known && reduced_step.value; }
-  /// Training batches begun when that value was made.
-  int64_t step_batches() const { return reduced_step.known ? reduced_step.training_batches : training_batches; }
+  LogTime step_time() const { return reduced_step.known ? reduced_step.time : time; }
   std::optional<double> step_value() const;
   std::optional<double> epoch_value() const;
 
@@ -110,7 +118,7 @@ struct LoggedSlot {
   std::string step_name;
   std::string epoch_name;
   int64_t stamp = -1;            ///< the moment of the last log; -1: not in this epoch
-  int64_t training_batches = 0;  ///< begun at that moment
+  LogTime time = {};             ///< of that moment
   bool has_step_value = true;    ///< false: another rank's was not restored
 
   // {last, combined, weight, and combined and weight before the last moment}: on the host for host values, else a
@@ -136,7 +144,7 @@ struct LoggedSlot {
   struct Reduced {
     bool known = false;
     std::optional<double> value;
-    int64_t training_batches = 0;  ///< of a step, that of the rank that logged last
+    LogTime time = {};  ///< of a step, that of the rank that logged last
   };
   Reduced reduced_step;
   Reduced reduced_epoch;

@@ -151,34 +151,40 @@ at::Tensor read_combined(std::span<WordReader> ranks, const LoggedSlot::MetricSt
 
 /// A step's value that is known to be that of all ranks together, and its age.
 struct Newest {
-  int64_t training_batches = -1;  ///< of the step; -1: this rank has no value
+  LogTime time = {.training_batches = -1};  ///< of the step; -1: this rank has no value
   std::optional<double> combined = {};
 
   explicit Newest(const LoggedSlot& slot)
-      : training_batches(slot.has_step() && (!slot.reduced_step.known || slot.reduced_step.value) ? slot.step_batches()
-                                                                                                  : -1),
-        combined(slot.is_step_combined() ? slot.reduced_step.value : std::nullopt) {}
-  explicit Newest(WordReader& reader) : training_batches(reader.read()) {
+      : combined(slot.is_step_combined() ? slot.reduced_step.value : std::nullopt) {
+    if (slot.has_step() && (!slot.reduced_step.known || slot.reduced_step.value)) time = slot.step_time();
+  }
+  explicit Newest(WordReader& reader) {
+    time.training_batches = reader.read();
+    time.dataloader_idx = reader.read();
+    time.evaluation_batches = reader.read();
     const bool is_combined = reader.read() != 0;
     const double value = reader.read_double();
     if (is_combined) combined = value;
   }
   Newest() = default;
   void write(WordWriter& writer) const {
-    writer.write(training_batches);
+    writer.write(time.training_batches);
+    writer.write(time.dataloader_idx);
+    writer.write(time.evaluation_batches);
     writer.write(int64_t{combined.has_value()});
     writer.write(combined.value_or(0));
   }
+  bool is_there() const { return time.training_batches >= 0; }
   /// Takes what another rank has. Returns whether its values count: they are of this step, and of each rank alone.
   bool take(const Newest& other) {
-    if (other.training_batches == training_batches && !combined) combined = other.combined;
-    return other.training_batches == training_batches && training_batches >= 0 && !other.combined;
+    if (other.time == time && !combined) combined = other.combined;
+    return other.time == time && is_there() && !other.combined;
   }
 };
 
 Newest newest_of(std::span<const Newest> ranks) {
   Newest newest;
-  for (const Newest& rank : ranks) newest.training_batches = std::max(newest.training_batches, rank.training_batches);
+  for (const Newest& rank : ranks) newest.time = std::max(newest.time, rank.time);
   return newest;
 }
 
@@ -406,7 +412,7 @@ void SlotReduction::reduce_value(LoggedSlot& slot, std::span<WordReader> ranks) 
   if (newest_ && !all.newest.combined && all.weight == 0) return;  // ranks keep what they have, if anything
   result = {.known = true,
             .value = all.newest.combined,
-            .training_batches = newest_ ? all.newest.training_batches : slot.training_batches};
+            .time = newest_ ? all.newest.time : slot.time};
   if (!result.value && all.weight != 0) result.value = reduce == LogReduce::kMean ? all.value / all.weight : all.value;
 }
 
@@ -444,11 +450,11 @@ void SlotReduction::reduce_metric(LoggedSlot& slot, std::span<WordReader> ranks)
                                    "rank {}; hint: give it the same options on every rank",
                                    slot.short_name, *parts.unlike_first, parts.ranks.front()));
 
-  if (newest_ && parts.newest.training_batches < 0) return;
+  if (newest_ && !parts.newest.is_there()) return;
   LoggedSlot::Reduced& result = result_in(slot);
   result = {.known = true,
             .value = parts.newest.combined,
-            .training_batches = newest_ ? parts.newest.training_batches : slot.training_batches};
+            .time = newest_ ? parts.newest.time : slot.time};
   if (result.value) return;
   if (parts.together.computing == 0) {
     result.value = parts.together.waiting;

@@ -534,30 +534,37 @@ class LogsEvaluatedSteps : public Net {
   }
   StepOutput test_step(const Batch& batch, int64_t batch_idx) override {
     log("test_last", batch["y"].mean(), {.on_step = true, .on_epoch = false});
+    log("test_all", batch["y"].mean(), {.on_step = true, .on_epoch = false, .add_dataloader_idx = false});
     return Net::test_step(batch, batch_idx);
   }
 };
 
 TEST(EvaluatedSteps, HaveTheirValuesOnEveryStrategy) {
-  MetricMap expected;
-  for (const StrategyCase& on : targets()) {
-    seed_everything(7);
-    const auto module = make<LogsEvaluatedSteps>({});
-    Trainer trainer(trainer_options({}, on));
-    const DataLoader batches(tiny_dataset(40), {.global_batch_size = 8});
-    trainer.fit(module, batches, {batches});
-    trainer.test(module, {batches}, "", /*verbose=*/false);
-    const MetricMap& metrics = trainer.callback_metrics();
-    if (expected.empty()) {
-      expected = metrics;
-      const at::Tensor y = tiny_dataset(40)->tensors()["y"];
-      EXPECT_NEAR(metrics.at("val_first"), y.narrow(0, 0, 8).mean().item<double>(), 1e-6);
-      for (const char* name : {"val_last", "val_both_step", "test_last"})
-        EXPECT_NEAR(metrics.at(name), y.narrow(0, 32, 8).mean().item<double>(), 1e-6) << name;
-    }
-    for (const char* name : {"val_first", "val_last", "val_both_step", "val_both_epoch", "val_both", "test_last"}) {
-      ASSERT_TRUE(metrics.contains(name)) << on << ": " << name;
-      EXPECT_NEAR(metrics.at(name), expected.at(name), 1e-6) << on << ": " << name;
+  for (const int64_t examples : {40, 41, 43}) {  // the last batch may have fewer than there are ranks
+    MetricMap expected;
+    for (const StrategyCase& on : targets()) {
+      seed_everything(7);
+      const auto module = make<LogsEvaluatedSteps>({});
+      Trainer trainer(trainer_options({}, on));
+      const DataLoader batches(tiny_dataset(examples), {.global_batch_size = 8});
+      const DataLoader few(tiny_dataset(9), {.global_batch_size = 8});
+      trainer.fit(module, DataLoader(tiny_dataset(40), {.global_batch_size = 8}), {batches});
+      trainer.test(module, {few, batches, few}, "", /*verbose=*/false);
+      const MetricMap& metrics = trainer.callback_metrics();
+      if (expected.empty()) {
+        expected = metrics;
+        const at::Tensor y = tiny_dataset(examples)->tensors()["y"];
+        const double last = y.slice(0, (examples - 1) / 8 * 8).mean().item<double>();
+        EXPECT_NEAR(metrics.at("val_first"), y.narrow(0, 0, 8).mean().item<double>(), 1e-6);
+        for (const char* name : {"val_last", "val_both_step", "test_last/dataloader_idx_1"})
+          EXPECT_NEAR(metrics.at(name), last, 1e-6) << name;
+        EXPECT_NEAR(metrics.at("test_all"), tiny_dataset(9)->tensors()["y"][8].item<double>(), 1e-6);
+      }
+      for (const char* name : {"val_first", "val_last", "val_both_step", "val_both_epoch", "val_both", "test_all",
+                               "test_last/dataloader_idx_0", "test_last/dataloader_idx_1"}) {
+        ASSERT_TRUE(metrics.contains(name)) << on << ", " << examples << " examples: " << name;
+        EXPECT_NEAR(metrics.at(name), expected.at(name), 1e-6) << on << ", " << examples << " examples: " << name;
+      }
     }
   }
 }
