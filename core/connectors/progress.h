@@ -38,16 +38,16 @@ struct FitProgress {
                                   ///< batches differ in size
   std::string order;  ///< what the order of an epoch follows from beside seed and epoch, for people; empty: nothing
   bool epoch_started = false;
-  bool last_batch_done = false;            ///< no batch is left in this epoch
-  bool cut_short = false;                  ///< on_train_batch_start ended this epoch
-  bool ended_inside = false;               ///< training ended inside of this epoch after the batch done last
-  int64_t window_index = 0;                ///< batches done in the accumulation window under way
-  int64_t window_size = 1;                 ///< batches in the window under way
-  int64_t window_examples = 0;             ///< in these, of all ranks; 0: not known
-  int64_t window_usual_examples = 1;       ///< in a batch of full size of one rank, where the above is not known
-  bool window_has_gradients = false;       ///< a batch of the window under way was not skipped
-  LossWeight window_weight = 0;            ///< of this rank's losses in it; kept beside its gradients
-  int64_t scheduler_steps_held_back = 0;   ///< optimizer steps were skipped; the schedulers are still to follow suit
+  bool last_batch_done = false;           ///< no batch is left in this epoch
+  bool cut_short = false;                 ///< on_train_batch_start ended this epoch
+  bool ended_inside = false;              ///< training ended inside of this epoch after the batch done last
+  int64_t window_index = 0;               ///< batches done in the accumulation window under way
+  int64_t window_size = 1;                ///< batches in the window under way
+  int64_t window_examples = 0;            ///< in these, of all ranks; 0: not known
+  int64_t window_usual_examples = 1;      ///< in a batch of full size of one rank, where the above is not known
+  bool window_has_gradients = false;      ///< a batch of the window under way was not skipped
+  LossWeight window_weight = 0;           ///< of this rank's losses in it; kept beside its gradients
+  int64_t scheduler_steps_held_back = 0;  ///< optimizer steps were skipped; the schedulers are still to follow suit
   FitPhase phase = FitPhase::kBatches;
   EvaluationProgress validation;
   bool validated = false;                ///< a validation is over

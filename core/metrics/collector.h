@@ -39,8 +39,8 @@ class Collector {
 
   /// Batch that the following log calls belong to. `step_default`: values whose options do not say are logged on the
   /// step, for this rank alone, rather than on the epoch, for all ranks. `loaders`: number of loaders that the loop
-  /// reads. `training_batches`: those begun in all epochs so far; `evaluation_batches`: those of this loader, with or without
-  /// examples of this rank.
+  /// reads. `training_batches`: those begun in all epochs so far; `evaluation_batches`: those of this loader, with or
+  /// without examples of this rank.
   struct Moment {
     int64_t batch_size = 1;
     int64_t dataloader_idx = 0;

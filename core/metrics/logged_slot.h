@@ -117,9 +117,9 @@ struct LoggedSlot {
   std::string short_name;  ///< with the loader's suffix
   std::string step_name;
   std::string epoch_name;
-  int64_t stamp = -1;            ///< the moment of the last log; -1: not in this epoch
-  LogTime time = {};             ///< of that moment
-  bool has_step_value = true;    ///< false: another rank's was not restored
+  int64_t stamp = -1;          ///< the moment of the last log; -1: not in this epoch
+  LogTime time = {};           ///< of that moment
+  bool has_step_value = true;  ///< false: another rank's was not restored
 
   // {last, combined, weight, and combined and weight before the last moment}: on the host for host values, else a
   // tensor on the device.

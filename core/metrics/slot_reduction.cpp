@@ -154,8 +154,7 @@ struct Newest {
   LogTime time = {.training_batches = -1};  ///< of the step; -1: this rank has no value
   std::optional<double> combined = {};
 
-  explicit Newest(const LoggedSlot& slot)
-      : combined(slot.is_step_combined() ? slot.reduced_step.value : std::nullopt) {
+  explicit Newest(const LoggedSlot& slot) : combined(slot.is_step_combined() ? slot.reduced_step.value : std::nullopt) {
     if (slot.has_step() && (!slot.reduced_step.known || slot.reduced_step.value)) time = slot.step_time();
   }
   explicit Newest(WordReader& reader) {
@@ -410,9 +409,7 @@ void SlotReduction::reduce_value(LoggedSlot& slot, std::span<WordReader> ranks) 
   const CombinedValue all = read_value(reduce, ranks, newest_);
   LoggedSlot::Reduced& result = result_in(slot);
   if (newest_ && !all.newest.combined && all.weight == 0) return;  // ranks keep what they have, if anything
-  result = {.known = true,
-            .value = all.newest.combined,
-            .time = newest_ ? all.newest.time : slot.time};
+  result = {.known = true, .value = all.newest.combined, .time = newest_ ? all.newest.time : slot.time};
   if (!result.value && all.weight != 0) result.value = reduce == LogReduce::kMean ? all.value / all.weight : all.value;
 }
 
@@ -452,9 +449,7 @@ void SlotReduction::reduce_metric(LoggedSlot& slot, std::span<WordReader> ranks)
 
   if (newest_ && !parts.newest.is_there()) return;
   LoggedSlot::Reduced& result = result_in(slot);
-  result = {.known = true,
-            .value = parts.newest.combined,
-            .time = newest_ ? parts.newest.time : slot.time};
+  result = {.known = true, .value = parts.newest.combined, .time = newest_ ? parts.newest.time : slot.time};
   if (result.value) return;
   if (parts.together.computing == 0) {
     result.value = parts.together.waiting;
