@@ -4,13 +4,18 @@
 #include <levin/core/nn/transformer/attention_mask.h>
 #include <levin/core/nn/transformer/key_value_cache.h>
 #include <levin/core/nn/transformer/linear_layer.h>
+#include <levin/core/nn/transformer/token_kernels.h>
 
+#include <ATen/Parallel.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <c10/util/StringUtil.h>
 #include <fmt/format.h>
 
+#include <cmath>
 #include <utility>
+#include <vector>
 
 namespace levin::nn {
 namespace {
@@ -79,6 +84,13 @@ at::Tensor AttentionBase::forward(const at::Tensor& x, const AttentionInputs& in
   if (!positions.defined()) positions = at::arange(x.size(1), x.options().dtype(at::kLong));
   check_positions(positions, x);
 
+  at::Tensor queries = q_proj(x);
+  at::Tensor keys = k_proj(source);
+  at::Tensor values = v_proj(source);
+  if (!is_cross && options_.causal && !inputs.mask.defined() && !(is_training() && options_.dropout > 0) &&
+      takes_token_kernels(queries) && takes_token_kernels(keys) && takes_token_kernels(values))
+    return o_proj(attend_token(queries, keys, values, positions));
+
   const auto by_head = [&](at::Tensor projected, RMSNorm& norm) {
     if (norm && options_.query_key_norm == QueryKeyNorm::kProjection) projected = norm(projected);
     projected = projected.unflatten(-1, {-1, options_.head_dim});
@@ -86,9 +98,9 @@ at::Tensor AttentionBase::forward(const at::Tensor& x, const AttentionInputs& in
     return projected.transpose(1, 2);
   };
   RMSNorm none{nullptr};
-  at::Tensor queries = by_head(q_proj(x), q_norm);
-  at::Tensor keys = by_head(k_proj(source), k_norm);
-  at::Tensor values = by_head(v_proj(source), none);
+  queries = by_head(queries, q_norm);
+  keys = by_head(keys, k_norm);
+  values = by_head(values, none);
   if (rotary_ && !is_cross) {
     queries = rotary_(queries, positions);
     keys = rotary_(keys, positions);
@@ -140,6 +152,47 @@ TensorPlan AttentionBase::tensor_plan() const {
   return {cut("q_proj", TensorCut::kColumn, options_.heads),
           cut("k_proj", TensorCut::kColumn, options_.key_value_heads),
           cut("v_proj", TensorCut::kColumn, options_.key_value_heads), cut("o_proj", TensorCut::kRow, options_.heads)};
+}
+
+at::Tensor AttentionBase::attend_token(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
+                                       const at::Tensor& positions) {
+  if (q_norm) {
+    q_norm->normalize_(queries);
+    k_norm->normalize_(keys);
+  }
+  const auto by_head = [&](const at::Tensor& projected) {
+    return projected.view({projected.size(0), 1, -1, options_.head_dim});
+  };
+  const at::Tensor rotated = by_head(queries);
+  const at::Tensor own_keys = by_head(keys);
+  if (rotary_) {
+    rotary_->rotate_(rotated, positions);
+    rotary_->rotate_(own_keys, positions);
+  }
+  const auto attended = KeyValueCache::Step::current()->extend(this, options_.sliding_window, own_keys.transpose(1, 2),
+                                                               by_head(values).transpose(1, 2));
+  const at::Tensor mask = attended.mask.defined() ? attended.mask.contiguous() : at::Tensor();
+  at::Tensor mixed = at::empty_like(queries);
+  const detail::CachedAttention attention{
+      .queries = queries.const_data_ptr<float>(),
+      .keys = attended.keys.const_data_ptr<float>(),
+      .values = attended.values.const_data_ptr<float>(),
+      .row_stride = attended.keys.stride(0),
+      .head_stride = attended.keys.stride(1),
+      .mask = mask.defined() ? mask.const_data_ptr<bool>() : nullptr,
+      .output = mixed.mutable_data_ptr<float>(),
+      .heads = rotated.size(2),
+      .key_value_heads = own_keys.size(2),
+      .places = attended.keys.size(2),
+      .head_dim = options_.head_dim,
+      .scale = static_cast<float>(options_.scale.value_or(1 / std::sqrt(static_cast<double>(options_.head_dim))))};
+  const int64_t room = attention.heads / attention.key_value_heads * attention.places;
+  at::parallel_for(0, queries.size(0) * attention.key_value_heads, 1 + 16'384 / (room * options_.head_dim),
+                   [&](int64_t begin, int64_t end) {
+                     std::vector<float> scores(static_cast<size_t>(room));
+                     for (int64_t i = begin; i < end; ++i) detail::attend_to_cache(attention, i, scores.data());
+                   });
+  return mixed;
 }
 
 }  // namespace levin::nn

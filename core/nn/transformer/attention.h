@@ -62,6 +62,10 @@ class AttentionBase : public torch::nn::Module, public HasTensorPlan {
   RMSNorm q_norm{nullptr}, k_norm{nullptr};
 
  private:
+  /// Of one new token of each row, by kernels of this folder. Projections [N, 1, features], which it overwrites.
+  at::Tensor attend_token(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
+                          const at::Tensor& positions);
+
   AttentionOptions options_;
   RotaryEmbedding rotary_;
 };

@@ -69,6 +69,11 @@ KeyValueCache::Attended KeyValueCache::Step::extend(const void* layer, int64_t s
                             : cache_.extend_all(own, plan, keys, values);
 }
 
+bool takes_token_kernels(const at::Tensor& x) {
+  return current_step != nullptr && !at::GradMode::is_enabled() && x.device().is_cpu() &&
+         x.scalar_type() == at::kFloat && x.dim() == 3 && x.size(1) == 1 && x.is_contiguous();
+}
+
 int64_t KeyValueCache::nbytes() const {
   int64_t bytes = 0;
   for (const auto& [_, layer] : layers_)
@@ -228,8 +233,8 @@ KeyValueCache::Attended KeyValueCache::extend_window(Layer& layer, int64_t windo
     layer.values = all.values.gather(2, places);
     layer.used = window;
   } else {
-    layer.keys = all.keys;
-    layer.values = all.values;
+    layer.keys = all.keys.contiguous();
+    layer.values = all.values.contiguous();
     layer.used = all.keys.size(2);
   }
   return all;

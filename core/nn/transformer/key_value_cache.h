@@ -28,7 +28,8 @@ class KeyValueCache {
  public:
   explicit KeyValueCache(KeyValueCacheOptions options = {}) : options_(options) {}
 
-  /// What the queries of a layer attend to.
+  /// What the queries of a layer attend to. The places of a row and head follow each other in memory where one token
+  /// was added.
   struct Attended {
     at::Tensor keys = {};    ///< [N, heads, S, D]
     at::Tensor values = {};  ///< [N, heads, S, D]
@@ -97,5 +98,9 @@ class KeyValueCache {
   at::Tensor new_positions_ = {};                 ///< of the step that is open
   std::map<int64_t, Plan> plans_ = {};            ///< of the step that is open
 };
+
+/// Returns whether x [N, 1, width] is the one new token of each row inside of a KeyValueCache::Step, in the form that
+/// kernels of this folder take: contiguous float32 on the CPU, without gradients.
+bool takes_token_kernels(const at::Tensor& x);
 
 }  // namespace levin::nn

@@ -1,7 +1,9 @@
 #include <levin/core/nn/transformer/mlp.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/nn/transformer/key_value_cache.h>
 #include <levin/core/nn/transformer/linear_layer.h>
+#include <levin/core/nn/transformer/token_kernels.h>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/gelu.h>
@@ -43,6 +45,16 @@ MlpImpl::MlpImpl(const MlpOptions& options) : activation_(options.activation) {
 }
 
 at::Tensor MlpImpl::forward(const at::Tensor& x) {
+  if (gate_proj && activation_ == Activation::kSilu && !dropout && takes_token_kernels(x)) {
+    const at::Tensor gate = gate_proj(x);
+    const at::Tensor up = up_proj(x);
+    if (takes_token_kernels(gate) && takes_token_kernels(up)) {
+      detail::multiply_by_silu(gate.const_data_ptr<float>(), up.const_data_ptr<float>(), gate.mutable_data_ptr<float>(),
+                               gate.numel());
+      return down_proj(gate);
+    }
+    return down_proj(at::silu(gate) * up);
+  }
   at::Tensor hidden = activate(gate_proj ? gate_proj(x) : up_proj(x), activation_);
   if (gate_proj) hidden = hidden * up_proj(x);
   if (dropout) hidden = dropout(hidden);

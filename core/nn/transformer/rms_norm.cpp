@@ -1,6 +1,7 @@
 #include <levin/core/nn/transformer/rms_norm.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/nn/transformer/token_kernels.h>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/ones.h>
@@ -8,6 +9,7 @@
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
+#include <limits>
 #include <ostream>
 
 namespace levin::nn {
@@ -22,6 +24,13 @@ RMSNormImpl::RMSNormImpl(const RMSNormOptions& options) : options_(options) {
 at::Tensor RMSNormImpl::forward(const at::Tensor& x) {
   return at::rms_norm(x, x.sizes().slice(x.dim() - 1),
                       options_.weight_is_offset && weight.defined() ? weight + 1 : weight, options_.eps);
+}
+
+void RMSNormImpl::normalize_(const at::Tensor& x) const {
+  auto* const values = x.mutable_data_ptr<float>();
+  detail::normalize_rows(
+      values, weight.defined() ? weight.const_data_ptr<float>() : nullptr, options_.weight_is_offset ? 1 : 0,
+      options_.eps.value_or(std::numeric_limits<float>::epsilon()), values, x.numel() / options_.size, options_.size);
 }
 
 void RMSNormImpl::pretty_print(std::ostream& stream) const { stream << "levin::nn::RMSNorm(" << options_.size << ")"; }

@@ -24,6 +24,8 @@ class RMSNormImpl : public torch::nn::Module {
   explicit RMSNormImpl(const RMSNormOptions& options);
   explicit RMSNormImpl(int64_t size) : RMSNormImpl(RMSNormOptions{.size = size}) {}
   at::Tensor forward(const at::Tensor& x);
+  /// Normalizes rows of the norm's size in place, contiguous float32 on the CPU, without gradients.
+  void normalize_(const at::Tensor& x) const;
   void pretty_print(std::ostream& stream) const override;
 
   at::Tensor weight;  ///< undefined without elementwise_affine

@@ -1,6 +1,7 @@
 #include <levin/core/nn/transformer/rotary_embedding.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/nn/transformer/token_kernels.h>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
@@ -150,6 +151,13 @@ at::Tensor RotaryEmbeddingImpl::forward(const at::Tensor& x, const at::Tensor& p
                                 at::addcmul(second * cosines, first, sines)};
   if (x.size(-1) > options_.dim) parts.push_back(x.narrow(-1, options_.dim, x.size(-1) - options_.dim));
   return at::cat(parts, -1);
+}
+
+void RotaryEmbeddingImpl::rotate_(const at::Tensor& x, const at::Tensor& positions) const {
+  const auto [cosines, sines] = tables_at(positions, x);
+  const int64_t half = options_.dim / 2;
+  detail::rotate_heads(x.mutable_data_ptr<float>(), cosines.const_data_ptr<float>(), sines.const_data_ptr<float>(),
+                       x.size(0), positions.dim() == 2 ? half : 0, x.size(2), x.size(3), half);
 }
 
 void RotaryEmbeddingImpl::pretty_print(std::ostream& stream) const {

@@ -47,6 +47,9 @@ class RotaryEmbeddingImpl : public torch::nn::Module {
   /// Rotates x [N, heads, T, D], D at least `dim`, by positions [T] or [N, T], integers; negative ones count as 0.
   at::Tensor forward(const at::Tensor& x, const at::Tensor& positions);
 
+  /// Rotates the one token of each row in place: x [N, 1, heads, D], contiguous float32 on the CPU, without gradients.
+  void rotate_(const at::Tensor& x, const at::Tensor& positions) const;
+
   /// Returns the angle of each pair for one step, [dim / 2], where the largest position is `length` − 1, in float32.
   at::Tensor frequencies(int64_t length) const;
   /// Returns what cosines and sines are multiplied by.

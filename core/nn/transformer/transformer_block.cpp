@@ -1,8 +1,11 @@
 #include <levin/core/nn/transformer/transformer_block.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/nn/transformer/key_value_cache.h>
+#include <levin/core/nn/transformer/token_kernels.h>
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/rms_norm.h>
@@ -19,6 +22,12 @@ BlockNormImpl::BlockNormImpl(const BlockNormOptions& options) : options_(options
 
 at::Tensor BlockNormImpl::forward(const at::Tensor& x) {
   const auto shape = x.sizes().slice(x.dim() - 1);
+  if (options_.kind == NormKind::kRms && takes_token_kernels(x) && weight.scalar_type() == at::kFloat) {
+    at::Tensor y = at::empty_like(x);
+    detail::normalize_rows(x.const_data_ptr<float>(), weight.const_data_ptr<float>(), options_.weight_is_offset ? 1 : 0,
+                           options_.eps, y.mutable_data_ptr<float>(), x.size(0), x.size(2));
+    return y;
+  }
   if (options_.kind == NormKind::kRms)
     return at::rms_norm(x, shape, options_.weight_is_offset ? weight + 1 : weight, options_.eps);
   return at::layer_norm(x, shape, weight, bias, options_.eps);
