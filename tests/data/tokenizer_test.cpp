@@ -62,11 +62,12 @@ std::string streamed(const Tokenizer& tokenizer, const Ids& ids, const DecodeOpt
   return text + stream.finish();
 }
 
-TEST(Tokenizer, GivesTheIdsAndTextsOfHuggingFacesTokenizers) {
+/// Of 18 kinds of tokenizers, on so many texts.
+void expect_those_of_hugging_face(const char* count) {
   if (const auto missing = testing::missing_module("tokenizers"); !missing.empty()) GTEST_SKIP() << missing;
   const TemporaryFolder folder;
   const auto result = testing::run_program(
-      {testing::test_python(), testing::source_path("tests/data/make_tokenizers.py"), folder.path(), "2000"});
+      {testing::test_python(), testing::source_path("tests/data/make_tokenizers.py"), folder.path(), count});
   ASSERT_EQ(result.status, 0) << result.err;
   const auto texts = Json::parse(testing::read_text(folder.path("texts.json"))).get<std::vector<std::string>>();
   int kinds = 0;
@@ -99,6 +100,9 @@ TEST(Tokenizer, GivesTheIdsAndTextsOfHuggingFacesTokenizers) {
   EXPECT_EQ(kinds, 18);
 }
 
+TEST(Tokenizer, GivesTheIdsAndTextsOfHuggingFacesTokenizers) { expect_those_of_hugging_face("2000"); }
+TEST(LongTokenizer, GivesTheIdsAndTextsOfHuggingFacesTokenizersOf10000Texts) { expect_those_of_hugging_face("10000"); }
+
 TEST(Tokenizer, FallsBackToBytes) {
   const TemporaryFolder folder;
   const Tokenizer tokenizer(folder.write("t.json", byte_fallback_tokenizer().dump()));
@@ -106,6 +110,8 @@ TEST(Tokenizer, FallsBackToBytes) {
   EXPECT_EQ(tokenizer.decode(tokenizer.encode("ab  aé")), "ab  aé");
   EXPECT_EQ(tokenizer.decode({263, 2, 263}), "ab</s> ab");
   EXPECT_EQ(tokenizer.decode({263, 2, 263}, {.skip_special_tokens = true}), "ab ab");
+  EXPECT_EQ(tokenizer.decode({260, 3 + 0xe2, 3 + 0x82}, {.skip_incomplete = true}), "a");
+  EXPECT_EQ(tokenizer.decode({260, 3 + 0xff}, {.skip_incomplete = true}), "a\xef\xbf\xbd") << "begins no character";
   EXPECT_EQ(tokenizer.decode({3 + 0xc3, 260}),
             "\xef\xbf\xbd"
             "a");
@@ -148,6 +154,11 @@ TEST(DecodeStream, GivesTextAsSoonAsItIsWhole) {
                                                           "a"))
       << "is none";
   EXPECT_THAT(add({3 + 0xe2}), ElementsAre(""));
+  EXPECT_EQ(stream.finish(), "\xef\xbf\xbd");
+  EXPECT_THAT(add({3 + 0xef, 3 + 0xbf, 3 + 0xbd, 3 + 0xf0, 3 + 0x9f, 3 + 0x98, 3 + 0x80}),
+              ElementsAre("", "", "\xef\xbf\xbd", "", "", "", "😀"))
+      << "U+FFFD of the text itself";
+  EXPECT_THAT(add({260, 3 + 0xc3, 3 + 0xa9, 3 + 0xf0}), ElementsAre("a", "", "é", ""));
   EXPECT_EQ(stream.finish(), "\xef\xbf\xbd");
   EXPECT_THAT(add({263}), ElementsAre("ab")) << "begins anew";
   EXPECT_EQ(stream.finish(), "");

@@ -13,8 +13,7 @@ namespace levin::data {
 class DecodeStream {
  public:
   /// The tokenizer must live as long.
-  explicit DecodeStream(const Tokenizer& tokenizer, const DecodeOptions& options = {})
-      : tokenizer_(&tokenizer), options_(options) {}
+  explicit DecodeStream(const Tokenizer& tokenizer, const DecodeOptions& options = {});
 
   /// Takes the next id, and returns the text that is whole with it: nothing while a character lacks bytes.
   std::string add(int64_t id);
@@ -22,12 +21,14 @@ class DecodeStream {
   std::string finish();
 
  private:
-  void forget_given(const std::string& pending);
+  /// Without the bytes of a character that lacks some.
+  std::string whole_text(const std::vector<int64_t>& ids) const;
+  void forget_given();
 
   const Tokenizer* tokenizer_;
   DecodeOptions options_;
   std::vector<int64_t> ids_;  ///< the last ones: what the next one means may depend on those before it
-  size_t new_ids_ = 0;        ///< of ids_, those of which not all was given yet
+  size_t new_ids_ = 0;        ///< of ids_, those of which not all is given
   std::string given_;         ///< of the text of ids_
 };
 

@@ -16,19 +16,20 @@ namespace levin::data {
 namespace {
 
 using Tokens = std::vector<std::string>;
-using DecodingStep = std::function<void(Tokens&, size_t)>;
+using DecodingStep = std::function<void(Tokens&, const DecodingLimits&)>;
 constexpr std::string_view kKnownDecoders = "ByteLevel, Metaspace, ByteFallback, Fuse, Replace, Strip, Sequence";
 constexpr std::string_view kReplacementCharacter = "\xef\xbf\xbd";
 
-void fuse(Tokens& tokens, size_t /*most_bytes*/) {
+void fuse(Tokens& tokens, const DecodingLimits&) {
   std::string text;
   for (const std::string& token : tokens) text += token;
   tokens.assign(1, std::move(text));
 }
 
-void decode_byte_level(Tokens& tokens, size_t /*most_bytes*/) {
+void decode_byte_level(Tokens& tokens, const DecodingLimits& limits) {
   std::string bytes;
   for (const std::string& token : tokens) bytes += bytes_of_characters(token).value_or(token);
+  if (limits.skip_incomplete) bytes.resize(bytes.size() - incomplete_bytes(bytes));
   tokens.assign(1, with_replacements(bytes));
 }
 
@@ -50,13 +51,14 @@ std::optional<char> byte_of_token(std::string_view token) {
   return static_cast<char>(value);
 }
 
-void decode_bytes(Tokens& tokens, size_t /*most_bytes*/) {
+void decode_bytes(Tokens& tokens, const DecodingLimits& limits) {
   Tokens texts;
   std::string bytes;
-  const auto add_bytes = [&] {
+  const auto add_bytes = [&](size_t incomplete) {
     if (bytes.empty()) return;
-    if (find_invalid_utf8(bytes) == std::string_view::npos)
-      texts.push_back(bytes);
+    const std::string_view whole = std::string_view(bytes).substr(0, bytes.size() - incomplete);
+    if (find_invalid_utf8(whole) == std::string_view::npos)
+      texts.emplace_back(whole);
     else
       texts.insert(texts.end(), bytes.size(), std::string(kReplacementCharacter));
     bytes.clear();
@@ -66,10 +68,10 @@ void decode_bytes(Tokens& tokens, size_t /*most_bytes*/) {
       bytes += *byte;
       continue;
     }
-    add_bytes();
+    add_bytes(0);
     texts.push_back(std::move(token));
   }
-  add_bytes();
+  add_bytes(limits.skip_incomplete ? incomplete_bytes(bytes) : 0);
   tokens = std::move(texts);
 }
 
@@ -99,23 +101,23 @@ DecodingStep read_decoder(const nlohmann::json& part, const TokenizerFile& file)
   if (type == "ByteFallback") return decode_bytes;
   if (type == "Fuse") return fuse;
   if (type == "Replace")
-    return [replace = read_replacement(part, file)](Tokens& tokens, size_t most_bytes) {
+    return [replace = read_replacement(part, file)](Tokens& tokens, const DecodingLimits& limits) {
       for (std::string& token : tokens) {
         NormalizedText text(token);
-        text.most_bytes = most_bytes;
+        text.most_bytes = limits.most_bytes;
         replace(text);
         token = std::move(text.text);
       }
     };
   if (type == "Strip")
     return [character = read_character(part, "content", file), start = part.at("start").get<size_t>(),
-            stop = part.at("stop").get<size_t>()](Tokens& tokens, size_t /*most_bytes*/) {
+            stop = part.at("stop").get<size_t>()](Tokens& tokens, const DecodingLimits&) {
       for (std::string& token : tokens) strip_token(token, character, start, stop);
     };
   if (type == "Metaspace")
     return [replacement = read_character(part, "replacement", file),
             has_prefix = part.value("prepend_scheme", part.value("add_prefix_space", true) ? "always" : "never") !=
-                         "never"](Tokens& tokens, size_t /*most_bytes*/) {
+                         "never"](Tokens& tokens, const DecodingLimits&) {
       for (size_t i = 0; i < tokens.size(); ++i) replace_all(tokens[i], replacement, i == 0 && has_prefix ? "" : " ");
     };
   file.refuse(fmt::format("the decoder {}", type), part, kKnownDecoders);
@@ -130,10 +132,11 @@ TokenDecoders::TokenDecoders(const nlohmann::json& part, bool of_bytes, const To
     steps_.push_back(read_decoder(*element, file));
 }
 
-std::string TokenDecoders::decode(std::vector<std::string> tokens) const {
+std::string TokenDecoders::decode(std::vector<std::string> tokens, bool skip_incomplete) const {
   size_t bytes = 0;
   for (const std::string& token : tokens) bytes += token.size();
-  for (const auto& step : steps_) step(tokens, NormalizedText::most_bytes_of(bytes));
+  for (const auto& step : steps_)
+    step(tokens, {.most_bytes = NormalizedText::most_bytes_of(bytes), .skip_incomplete = skip_incomplete});
   std::string text;
   for (size_t i = 0; i < tokens.size(); ++i) {
     if (i > 0 && joins_by_spaces_) text += ' ';

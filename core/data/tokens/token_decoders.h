@@ -11,6 +11,12 @@
 
 namespace levin::data {
 
+/// Of one text.
+struct DecodingLimits {
+  size_t most_bytes;     ///< of what one step makes
+  bool skip_incomplete;  ///< see DecodeOptions
+};
+
 /// What makes a text of tokens.
 class TokenDecoders {
  public:
@@ -19,10 +25,11 @@ class TokenDecoders {
   /// others are joined by spaces. Throws levin::Error for what is not known.
   TokenDecoders(const nlohmann::json& part, bool of_bytes, const TokenizerFile& file);
 
-  std::string decode(std::vector<std::string> tokens) const;
+  /// `skip_incomplete`: see DecodeOptions.
+  std::string decode(std::vector<std::string> tokens, bool skip_incomplete) const;
 
  private:
-  std::vector<std::function<void(std::vector<std::string>& tokens, size_t most_bytes)>> steps_;
+  std::vector<std::function<void(std::vector<std::string>& tokens, const DecodingLimits& limits)>> steps_;
   bool joins_by_spaces_ = false;
 };
 

@@ -166,7 +166,7 @@ std::string Tokenizer::decode(const std::vector<int64_t>& ids, const DecodeOptio
     if (options.skip_special_tokens && is_special(id)) continue;
     tokens.push_back(found->second);
   }
-  return parts_->decoders.decode(std::move(tokens));
+  return parts_->decoders.decode(std::move(tokens), options.skip_incomplete);
 }
 
 int64_t Tokenizer::size() const { return parts_->vocabulary.size; }

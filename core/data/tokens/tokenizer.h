@@ -15,6 +15,7 @@ struct EncodeOptions {
 
 struct DecodeOptions {
   bool skip_special_tokens = false;  ///< those that the file marks as special are left out
+  bool skip_incomplete = false;      ///< so are the bytes of a character at the end that lacks some
 };
 
 /// A tokenizer, read from the tokenizer.json that Hugging Face's `tokenizers` writes: byte-level BPE (GPT-2, Llama 3,

@@ -108,6 +108,17 @@ size_t find_invalid_utf8(std::string_view text) {
   return std::string_view::npos;
 }
 
+size_t incomplete_bytes(std::string_view bytes) {
+  for (size_t count = 1; count <= std::min<size_t>(bytes.size(), 3); ++count) {
+    const size_t at = bytes.size() - count;
+    const auto byte = static_cast<unsigned char>(bytes[at]);
+    if ((byte & 0xc0) == 0x80) continue;
+    const Character last = character_at(bytes, at);
+    return !last.is_valid && last.length == count && byte >= 0xc2 && byte <= 0xf4 ? count : 0;
+  }
+  return 0;
+}
+
 std::string with_replacements(std::string_view bytes) {
   std::string text;
   text.reserve(bytes.size());

@@ -10,6 +10,9 @@ namespace levin::data {
 /// Returns where a text stops being UTF-8; std::string_view::npos: nowhere.
 size_t find_invalid_utf8(std::string_view text);
 
+/// Returns how many bytes at the end begin a character that lacks some.
+size_t incomplete_bytes(std::string_view bytes);
+
 /// Replaces what is not UTF-8 by U+FFFD, one for each maximal part of a character.
 std::string with_replacements(std::string_view bytes);
 
