@@ -165,6 +165,23 @@ TEST(FixedPoints, WithoutAThresholdAreZero) {
   EXPECT_TRUE(all_nan(recall.threshold()));
 }
 
+/// Without positives no precision is above 0; without negatives each is 1. Areas are NaN there (auroc_test.cpp).
+TEST(FixedPoints, OfOneClassAlone) {
+  const at::Tensor scores = at::tensor({0.9F, 0.1F, 0.4F});
+  for (const int64_t thresholds : {0, 5}) {
+    const auto found = [&](int64_t label) {
+      const at::Tensor labels = at::full({3}, label, at::kLong);
+      PrecisionAtFixedRecall precision({.min_recall = 0.5, .thresholds = thresholds});
+      RecallAtFixedPrecision recall({.min_precision = 0.5, .thresholds = thresholds});
+      precision.update(scores, labels);
+      recall.update(scores, labels);
+      return std::pair(precision.compute().item<double>(), recall.compute().item<double>());
+    };
+    EXPECT_EQ(found(0), std::pair(0.0, 0.0));
+    EXPECT_EQ(found(1), std::pair(1.0, 1.0));
+  }
+}
+
 TEST(ScoreMetrics, NameWhatIsWrong) {
   const at::Tensor labels = at::tensor({0L, 1L, 1L});
   expect_error([&] { Roc().update(at::rand({3, 2}), labels); }, {"[metrics] Roc:", "[3, 2]"});

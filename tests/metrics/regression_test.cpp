@@ -10,7 +10,9 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
+#include <utility>
 #include <vector>
 
 namespace levin::metrics {
@@ -79,6 +81,44 @@ TEST(Regression, NanAmongTheValuesIsNan) {
   expect_nan([] { return ExplainedVariance(); });
   expect_nan([] { return PearsonCorrelation(); });
   expect_nan([] { return SpearmanCorrelation(); });
+}
+
+/// Whatever is infinite, where, and in which batch.
+TEST(Regression, InfinityAmongTheValues) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const at::Tensor rising = at::arange(6, at::kDouble);
+  const auto with = [&](double value, int64_t place) { return rising.masked_fill(rising == place, value); };
+  const auto value_of = [](auto&& metric, const at::Tensor& predictions, const at::Tensor& targets, bool in_batches) {
+    for (int64_t i = 0; in_batches && i < 6; i += 2)
+      metric.update(predictions.narrow(0, i, 2), targets.narrow(0, i, 2));
+    if (!in_batches) metric.update(predictions, targets);
+    return metric.compute().template item<double>();
+  };
+  for (const double infinity : {kInfinity, -kInfinity})
+    for (const int64_t place : {0, 3, 5})
+      for (const bool in_batches : {false, true}) {
+        SCOPED_TRACE(testing::Message() << infinity << " at " << place << ", in batches: " << in_batches);
+        const at::Tensor one = with(infinity, place);
+        const at::Tensor opposite = with(-infinity, place);
+        for (const auto& [p, t] : {std::pair(one, rising), std::pair(rising, one), std::pair(opposite, one)}) {
+          EXPECT_EQ(value_of(MeanSquaredError(), p, t, in_batches), kInfinity);
+          EXPECT_EQ(value_of(MeanSquaredError({.squared = false}), p, t, in_batches), kInfinity);
+          EXPECT_EQ(value_of(MeanAbsoluteError(), p, t, in_batches), kInfinity);
+        }
+        EXPECT_EQ(value_of(MeanAbsolutePercentageError(), one, rising, in_batches), kInfinity);
+        EXPECT_TRUE(std::isnan(value_of(MeanAbsolutePercentageError(), rising, one, in_batches)));
+        EXPECT_TRUE(std::isnan(value_of(MeanSquaredError(), one, one, in_batches)));
+        for (const auto& [p, t] : {std::pair(one, rising), std::pair(rising, one), std::pair(one, one),
+                                   std::pair(one, at::ones({6}, at::kDouble))}) {
+          EXPECT_TRUE(std::isnan(value_of(R2Score(), p, t, in_batches)));
+          EXPECT_TRUE(std::isnan(value_of(ExplainedVariance(), p, t, in_batches)));
+          EXPECT_TRUE(std::isnan(value_of(PearsonCorrelation(), p, t, in_batches)));
+        }
+        // Ranks know infinities: 3 of them out of place where the place is 3.
+        const at::Tensor ranks = with(infinity > 0 ? 5.5 : -0.5, place);
+        EXPECT_DOUBLE_EQ(value_of(SpearmanCorrelation(), one, rising, in_batches),
+                         value_of(SpearmanCorrelation(), ranks, rising, in_batches));
+      }
 }
 
 TEST(Regression, ErrorsNameTheMetric) {
