@@ -1,12 +1,13 @@
 #include <levin/callbacks/averaged_weights.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/interfaces/independent_steps.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/interfaces/strategy.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_lerp.h>
-#include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty_strided.h>
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 
@@ -18,6 +19,11 @@ namespace levin {
 void AveragedWeights::reset() { *this = AveragedWeights(); }
 
 void AveragedWeights::bind(Module& module, Strategy& strategy, const Settings& settings) {
+  if (find_independent_steps(strategy) != nullptr)
+    throw ConfigError(fmt::format(
+        "averages of weights do not work with strategy '{}' in mode async, whose workers have other weights "
+        "than each other within an epoch; valid: mode sync",
+        strategy.name()));
   strategy_ = &strategy;
   offload_ = settings.offload;
   names_.clear();
@@ -40,7 +46,9 @@ void AveragedWeights::bind(Module& module, Strategy& strategy, const Settings& s
                   fmt::format("the averaged weights lack '{}'; hint: they were saved with another model, or "
                               "another use_buffers",
                               names_[i]));
-    beside_.push_back(at::empty_like(live_[i].detach(), at::device(device_beside(live_[i]))));
+    // Not empty_like, which a strategy that divides layers refuses for a part.
+    beside_.push_back(at::empty_strided(live_[i].sizes(), live_[i].strides(),
+                                        live_[i].options().device(device_beside(live_[i])).requires_grad(false)));
     copy_in_place(beside_.back(), found->at("value").as_tensor(), names_[i]);
   }
   for (const auto& [name, value] : loaded.at("parameters").as_map())

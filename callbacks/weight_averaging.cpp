@@ -96,7 +96,10 @@ void WeightAveraging::on_save_checkpoint(Trainer&, Module&, State& checkpoint) {
   for (const auto& [name, fields] : averages.at("parameters").as_map()) {
     const auto found = model.find(name);
     LEVIN_CHECK(found != model.end(), "a checkpoint's model has every parameter");
-    found->second = TensorLeaf{fields.at("value").as_tensor(), found->second.as_leaf().placement};
+    // The model's own placement is that of a whole tensor where ranks divide the optimizer's state alone.
+    const TensorLeaf& average = fields.at("value").as_leaf();
+    const bool is_part = average.placement.kind == Placement::Kind::kSharded;
+    found->second = TensorLeaf{average.value, is_part ? average.placement : found->second.as_leaf().placement};
   }
 }
 
