@@ -3,7 +3,10 @@
 #include "tests/conformance/strategy_conformance.h"
 
 #include <levin/callbacks/early_stopping.h>
+#include <levin/callbacks/gradient_norm_monitor.h>
+#include <levin/callbacks/lambda_callback.h>
 #include <levin/core/data/batch_sampler.h>
+#include <levin/core/interfaces/logger.h>
 #include <levin/core/metrics/mean.h>
 
 #include <fmt/format.h>
@@ -11,7 +14,10 @@
 #include <torch/nn/functional/loss.h>
 
 #include <filesystem>
+#include <map>
+#include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -189,6 +195,75 @@ TEST(EpochCutShort, AsksRanksForNoValuesOfTheBatchThatWasNotRun) {
                                  {"sharded_threads", 2, 3},
                                  {"mesh", 4, 0, "pipeline: {size: 2, micro_batches: 2}, replicate: 2"}})
     EXPECT_NEAR(train_on(on), expected, 1e-6) << on;
+}
+
+/// Logs values of its own that no rank but this one needs to have.
+class OwnValues : public Net {
+ public:
+  explicit OwnValues(const Options& options) : Net(options) {}
+  StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+    log("own", batch["y"].mean());
+    log("own_metric", mean_.update(batch["y"]), {.on_step = true, .on_epoch = true});
+    log("of_rank_zero", batch["y"].mean(), {.rank_zero_only = true});
+    return Net::training_step(batch, batch_idx);
+  }
+
+ private:
+  metrics::Mean mean_;
+};
+
+/// The rows of a run with `metrics.csv`'s names, by step, and its newest values.
+struct OwnRows : Logger {
+  void log_metrics(std::span<const MetricValue> values, int64_t step, int64_t) override {
+    for (const auto& value : values) rows.emplace_back(fmt::format("{} {}", step, value.name), value.value);
+  }
+  std::map<std::string, double> after(int64_t step) const {
+    std::map<std::string, double> found;
+    for (const auto& [name, value] : rows)
+      if (std::stoll(name) > step) found[name] = value;
+    return found;
+  }
+  std::vector<std::pair<std::string, double>> rows;
+};
+
+/// Whatever strategy has saved, a rank shows the values of the rank that has them.
+TEST(StepValues, AreShownWhereOthersHaveThemAfterAResume) {
+  constexpr int64_t kSaved = 7;
+  const auto run = [](const StrategyCase& on, const std::string& save, const std::string& ckpt) {
+    seed_everything(7);
+    const auto rows = std::make_shared<OwnRows>();
+    TrainingRun plan{.epochs = 3};
+    plan.configure = [&](TrainerOptions& options) {
+      options.logger = {rows};
+      options.default_root_dir = fresh_folder("step_values");
+      options.callbacks = {
+          make<GradientNormMonitor>({}),
+          make<LambdaCallback>(
+              {.on_train_batch_end = [&save](Trainer& trainer, Module&, const StepOutput&, const Batch&, int64_t) {
+                if (trainer.total_batches() + 1 == kSaved && !save.empty()) trainer.save_checkpoint(save);
+              }})};
+    };
+    Trainer trainer(trainer_options(plan, on));
+    trainer.fit(make<OwnValues>({}), DataLoader(tiny_dataset(40), {.global_batch_size = 8}), {}, ckpt);
+    for (const auto& [name, value] : trainer.callback_metrics()) rows->rows.emplace_back("100 newest " + name, value);
+    return rows->after(kSaved);
+  };
+  for (const StrategyCase& saved : {StrategyCase{"single_device", 1}, {"ddp_threads", 2}, {"sharded_threads", 2, 3}}) {
+    const std::string path = fresh_folder("step_values") + "/checkpoint";
+    run(saved, path, "");
+    for (const StrategyCase& on : cases()) {
+      if (!on.is_pipeline()) continue;
+      const auto expected = run(on, "", "");
+      const auto got = run(on, "", path);
+      SCOPED_TRACE(fmt::format("{} resumed as {}", saved.yaml(), on.yaml()));
+      EXPECT_GT(expected.size(), 15U);
+      ASSERT_EQ(got.size(), expected.size());
+      for (const auto& [name, value] : expected) {
+        ASSERT_TRUE(got.contains(name)) << name;
+        EXPECT_NEAR(got.at(name), value, 1e-4) << name;
+      }
+    }
+  }
 }
 
 }  // namespace
