@@ -51,7 +51,7 @@ bool has_option(const Registry<Base>& registry, const std::string& option) {
                      [&](const auto& item) { return has_field(item.fields, option); });
 }
 
-/// "did you mean" for an option written without its section.
+/// Returns the section of an option written without one, or "".
 std::string section_of(const std::string& option, const ConfigNames& names) {
   const auto trainer_options = schema_of<TrainerOptions>().names();
   if (std::find(trainer_options.begin(), trainer_options.end(), option) != trainer_options.end()) return "trainer";
@@ -62,16 +62,26 @@ std::string section_of(const std::string& option, const ConfigNames& names) {
   return "";
 }
 
+/// Returns the option of the trainer or a command that is nearest to a misspelt one, with its section, or "".
+std::string nearest_option(const std::string& option, const ConfigNames& names) {
+  std::vector<std::string> options = schema_of<TrainerOptions>().names();
+  for (const auto& section : names.sections)
+    for (const FieldDoc& field : section.fields) options.push_back(field.name);
+  const std::string nearest = nearest_name(option, options);
+  return nearest.empty() ? "" : section_of(nearest, names) + "." + nearest;
+}
+
 void check_top_level(const Config& source, const ConfigNames& names) {
   std::vector<std::string> keys = top_level_keys();
   for (const auto& section : names.sections) keys.push_back(section.name);
   for (const auto& entry : source.entries()) {
     if (std::find(keys.begin(), keys.end(), entry.key) != keys.end()) continue;
     const std::string section = section_of(entry.key, names);
-    throw ConfigError(fmt::format(
-        "{}unknown key '{}'{}", entry.origin.prefix(), entry.key,
-        section.empty() ? valid_names_hint(entry.key, keys)
-                        : fmt::format("; did you mean '{}.{}'?; valid: {}", section, entry.key, join(keys))));
+    std::string meant = nearest_name(entry.key, keys);
+    if (!section.empty()) meant = section + "." + entry.key;
+    if (meant.empty()) meant = nearest_option(entry.key, names);
+    throw ConfigError(fmt::format("{}unknown key '{}'{}; valid: {}", entry.origin.prefix(), entry.key,
+                                  meant.empty() ? "" : fmt::format("; did you mean '{}'?", meant), join(keys)));
   }
 }
 

@@ -97,7 +97,7 @@ TEST_F(LanguageModelProgram, EveryMistakeIsOneMessage) {
   };
   EXPECT_THAT(error_of({"--prompt=a"}), HasSubstr("model.path is not set"));
   EXPECT_THAT(error_of({"--prompt=a", "--model.path=none"}), HasSubstr("there is no file 'none'"));
-  EXPECT_THAT(error_of({"--promt=a"}), HasSubstr("unknown key 'promt'"));
+  EXPECT_THAT(error_of({"--promt=a"}), HasSubstr("unknown key 'promt'; did you mean 'generate.prompt'?"));
 }
 
 /// With the packages of Python.

@@ -557,6 +557,8 @@ TEST_F(CliConfigTest, UnknownKeysHavePlaceAndNearestName) {
 TEST_F(CliConfigTest, OptionWithoutItsSectionGetsTheSection) {
   EXPECT_NE(error_of({}, {"--max_epochs=3"}).find("unknown key 'max_epochs'; did you mean 'trainer.max_epochs'?"),
             std::string::npos);
+  EXPECT_NE(error_of({}, {"--acumulate_grad_batches=3"}).find("did you mean 'trainer.accumulate_grad_batches'?"),
+            std::string::npos);
   EXPECT_NE(error_of({file("hidden: 3\n")}).find("did you mean 'model.hidden'?"), std::string::npos);
   EXPECT_NE(error_of({file("root: x\n")}).find("did you mean 'data.root'?"), std::string::npos);
 }
