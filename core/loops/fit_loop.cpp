@@ -344,7 +344,7 @@ FitLoop::BatchAndInfo FitLoop::next_batch(DataLoader::Pass& pass, std::optional<
     require_uneven_inputs();
     info.uneven_inputs = true;
     info.has_next = looks_ahead ? next.has_value() : had_batch;
-    info.weight = info.has_data ? 1.0 : 0.0;
+    info.weight_is_known = false;
     info.is_last = limit_hit;
     info.samples *= ranks;
   }
@@ -681,6 +681,7 @@ StepOutput FitLoop::train_step(Batch batch, bool is_last) {
   const BatchInfo info{.batch_idx = progress_.batch,
                        .is_last = is_last,
                        .remaining = is_last ? std::optional<int64_t>(0) : std::nullopt,
+                       .weight_is_known = ranks == 1,
                        .examples = examples,
                        .usual_examples = usual_examples(std::max<int64_t>(examples, 1)),
                        .has_data = examples > 0,

@@ -71,7 +71,8 @@ const StepOutput& TrainingStep::run(const Batch& batch, const BatchInfo& info) {
   scaling_ = {};
   const bool may_record = recorded_ != nullptr && !guard_ && !body_ && !info.uneven_inputs && info.has_data;
   if (!module.automatic_optimization) {
-    const bool records = may_record && info.weight == 1;
+    const bool weighs_alike = info.weight_is_known ? info.weight == 1 : reduce_weights();
+    const bool records = may_record && weighs_alike;
     // What it adds to are the gradients that the last one left, if any.
     if (records) begin_recorded({.adds = true});
     run_manually();
@@ -145,7 +146,6 @@ void TrainingStep::begin_window() {
 
 /// The module calls backward and steps its optimizers itself.
 void TrainingStep::run_manually() {
-  if (info_.uneven_inputs) reduce_weights();
   {
     const ProfilerSpan span(tracer_.profiler(), "strategy.manual_step");
     output_ = guarded([this] { return strategy_.manual_step(*batch_, *this); });
@@ -412,14 +412,16 @@ void TrainingStep::drive_optimizer(OptimizerHandle& optimizer, const OptimizerHa
 }
 
 /// Manual optimization: a module may run backward as often as it likes, so that ranks tell each other beforehand who
-/// has data.
-void TrainingStep::reduce_weights() {
+/// has data, and how much. Returns whether all have as much.
+bool TrainingStep::reduce_weights() {
   const ProfilerSpan span(tracer_.profiler(), "strategy.uneven_inputs");
-  const at::Tensor means = at::tensor({info_.weight, info_.has_next ? 1.0 : 0.0}, at::kDouble);
+  const double own = info_.has_data ? default_weight() : 0;
+  const at::Tensor means = at::tensor({own, own * own, info_.has_next ? 1.0 : 0.0}, at::kDouble);
   strategy_.collective().all_reduce(means, ReduceOp::kMean)->wait();
   const double* mean = means.const_data_ptr<double>();
-  if (mean[0] > 0) info_.weight /= mean[0];
-  data_ended_ = mean[1] == 0;
+  info_.weight = mean[0] > 0 ? own / mean[0] : own;
+  data_ended_ = mean[2] == 0;
+  return mean[1] == mean[0] * mean[0];  // whole numbers
 }
 
 /// An optimizer that goes by the loss must see the same one on every rank: that of the averaged gradients.

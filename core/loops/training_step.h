@@ -20,8 +20,9 @@ struct BatchInfo {
   int64_t batch_idx = 0;
   bool is_last = false;                   ///< no batch follows in this epoch, on any rank
   std::optional<int64_t> remaining = {};  ///< batches that follow; nothing when unknown
-  double weight = 1;     ///< of this rank's part of the batch, relative to the ranks' mean; 0 where it has no data
-  int64_t examples = 0;  ///< in this rank's part
+  double weight = 1;  ///< of this rank's part of the batch, relative to the ranks' mean; 0 where it has no data
+  bool weight_is_known = true;     ///< false: in manual optimization the ranks tell each other what they have
+  int64_t examples = 0;            ///< in this rank's part
   int64_t usual_examples = 1;      ///< in a part of full size, the same on all ranks
   int64_t examples_of_window = 0;  ///< of all ranks, in the window that the batch begins; 0: not known
   bool uneven_inputs = false;      ///< see AccumulationWindow
@@ -93,7 +94,7 @@ class TrainingStep final : private StepPhases {
   void clip_gradients(OptimizerHandle& optimizer);
   void end_window();
   void drop_gradients_without_step();
-  void reduce_weights();
+  bool reduce_weights();
   at::Tensor mean_over_ranks(const at::Tensor& loss);
   void begin_window();
   void check_weight(StepOutput& output);

@@ -27,12 +27,14 @@ struct WeighedNetOptions {
   bool finite = false;   ///< a loss of weight zero is a number
   double wrong_weight = 0;
   bool lbfgs = false;
+  bool manual = false;  ///< steps by hand, in every batch
   static void describe(Schema<WeighedNetOptions>& schema) {
     schema.field("weighing", &WeighedNetOptions::weighing, "how losses are weighed");
     schema.field("skips", &WeighedNetOptions::skips, "skips batches");
     schema.field("notes", &WeighedNetOptions::notes, "says which examples it was trained on");
     schema.field("finite", &WeighedNetOptions::finite, "a loss of weight zero is a number");
     schema.field("wrong_weight", &WeighedNetOptions::wrong_weight, "a weight instead of the right one");
+    schema.field("manual", &WeighedNetOptions::manual, "steps by hand");
     schema.field("lbfgs", &WeighedNetOptions::lbfgs, "an optimizer that evaluates the loss itself");
   }
 };

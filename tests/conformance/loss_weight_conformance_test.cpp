@@ -68,6 +68,7 @@ Batch examples(int64_t size) {
 }
 
 WeighedNet::WeighedNet(const Options& options) : options_(options) {
+  automatic_optimization = !options.manual;
   Sequential net;
   for (const auto& [in, out] : {std::pair{4, 8}, {8, 8}, {8, 8}, {8, 1}}) {
     net->push_back(Dense(in, out));
@@ -80,6 +81,12 @@ StepOutput WeighedNet::training_step(const Batch& batch, int64_t) {
   const at::Tensor errors = this->errors(batch);
   if (options_.skips && batch["id"].remainder(5).eq(0).any().item<bool>()) return {};
   if (options_.notes) note(batch["id"]);
+  if (options_.manual) {
+    optimizer(0).zero_grad();
+    manual_backward(errors.mean());
+    optimizer(0).step();
+    return {};
+  }
   if (options_.wrong_weight != 0) return StepOutput({.loss = errors.mean(), .weight = options_.wrong_weight});
   if (options_.weighing == static_cast<int64_t>(Weighing::kExamples)) return errors.mean();
   const at::Tensor count = batch["count"].sum();
@@ -227,6 +234,25 @@ TEST_P(LossWeight, MustBeANumberOfAtLeastZero) {
       EXPECT_THAT(error.what(), HasSubstr("the weight of a loss must be a number of at least 0"));
     }
   }
+}
+
+/// The ranks' parts of a batch differ in size, whether the data say so beforehand or not.
+TEST_P(LossWeight, OfStepsByHandIsTheNumberOfExamples) {
+  if (GetParam().is_pipeline() || std::string(GetParam().strategy) == "dp") return;  // they refuse manual optimization
+  for (const bool streams : {false, true})
+    for (const int64_t size : {5, 7, 11}) {
+      Division division{.size = size, .batch_size = 4, .accumulate = 1, .streams = streams, .net = {.manual = true}};
+      SCOPED_TRACE(division.text(GetParam()));
+      const auto net = train_divided(division, GetParam());
+      const auto by_hand = make_net(division.net);
+      const int64_t in_step = division.batch_size * data_ranks();
+      for (int64_t first = 0; first < size; first += in_step) {
+        std::vector<int64_t> ids;
+        for (int64_t id = first; id < std::min(first + in_step, size); ++id) ids.push_back(id);
+        step_by_hand(*by_hand, ids, /*counts=*/false);
+      }
+      EXPECT_EQ(difference(weights(*by_hand), weights(*net), 2e-6), "");
+    }
 }
 
 /// Means over an epoch, of training and validation, are those over what the losses are means of.

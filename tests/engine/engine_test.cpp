@@ -475,6 +475,53 @@ TEST(Engine, ARankWithoutRowsJoinsTheStepsOfTheOthers) {
   }
 }
 
+TEST(Engine, WeighsStepsByHandByTheExamplesOfEachRank) {
+  class ByHand : public TinyModule {
+   public:
+    explicit ByHand(const TinyOptions& options) : TinyModule(options) { automatic_optimization = false; }
+    StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+      optimizer(0).zero_grad();
+      manual_backward(TinyModule::training_step(batch, batch_idx).loss());
+      optimizer(0).step();
+      return {};
+    }
+    OptimizerConfigs configure_optimizers() override {
+      return OptimizerConfig{.optimizer = std::make_shared<optim::SGD>(parameters(), optim::SGDOptions{.lr = 0.05})};
+    }
+  };
+  // How many examples each rank has in each batch of ten.
+  using Sizes = std::vector<std::vector<int64_t>>;
+  const auto train = [](const std::string& strategy, const Sizes& sizes, bool graph) {
+    TrainerOptions options = quiet(-1);
+    options.strategy = strategy;
+    options.devices = std::ssize(sizes.front());
+    if (graph) options.graph = true;
+    seed_everything(7);
+    const auto module = make<ByHand>(TinyOptions{});
+    Engine engine(module, options);
+    engine.run([&](Rank& rank) {
+      const auto own = static_cast<size_t>(rank.global_rank());
+      for (const auto& of_ranks : sizes) {
+        int64_t first = 0;
+        for (size_t before = 0; before < own; ++before) first += of_ranks[before];
+        const at::Tensor x = at::arange(40, at::kFloat).reshape({10, 4}).mul(0.7).sin().narrow(0, first, of_ranks[own]);
+        rank.train_step({{"x", x}, {"y", x.sum(1, true)}});
+      }
+    });
+    return weights(*module);
+  };
+  const auto expected = train("single_device", Sizes(20, {10}), false);
+  Sizes sizes(20, {5, 5});
+  sizes[3] = {7, 3};
+  for (size_t i = 12; i < 16; ++i) sizes[i] = {1, 9};
+  for (const char* strategy : {"ddp_threads", "sharded_threads"})
+    for (const bool graph : {false, true}) {
+      const auto got = train(strategy, sizes, graph);
+      for (size_t i = 0; i < got.size(); ++i)
+        EXPECT_TRUE(at::allclose(got[i], expected[i], 0, 1e-6)) << strategy << " recorded " << graph;
+    }
+}
+
 TEST(Engine, AccumulatesAsManyBatchesAsItIsTold) {
   Engine engine(make_module(), quiet(-1));
   engine.accumulate(3);
