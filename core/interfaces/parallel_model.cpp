@@ -4,6 +4,7 @@
 #include <levin/core/base/expanded_tensor.h>
 #include <levin/core/interchange/weight_plan.h>
 #include <levin/core/interfaces/module.h>
+#include <levin/core/interfaces/optimizer_fields.h>
 #include <levin/core/interfaces/saved_model.h>
 #include <levin/core/optim/gradient_clipping.h>
 
@@ -11,50 +12,9 @@
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
-#include <functional>
 #include <utility>
 
 namespace levin {
-namespace {
-
-/// What optimizers keep beside tensors of a parameter's size.
-bool is_counter(const std::string& field) { return field == "step"; }
-
-/// Fields of a parameter, lists and mappings in them included, in which the tensors have been changed.
-State with_fields(const State& fields, const std::function<State(const TensorLeaf&)>& change) {
-  if (fields.is_tensor()) return change(fields.as_leaf());
-  if (fields.is_list()) {
-    State changed = State::list();
-    for (const State& item : fields.as_list()) changed.push_back(with_fields(item, change));
-    return changed;
-  }
-  if (!fields.is_map()) return fields;
-  State changed = State::map();
-  for (const auto& [field, value] : fields.as_map())
-    changed[field] = is_counter(field) ? value : with_fields(value, change);
-  return changed;
-}
-
-/// A tree of optim::optimizer_state_dict in which the fields of each parameter have been changed.
-State with_parameters(const State& state,
-                      const std::function<State(const std::string& name, const State& fields)>& change) {
-  if (!state.is_map()) return state;
-  State changed = State::map();
-  for (const auto& [key, value] : state.as_map()) {
-    if (key == "parameters") {
-      State& parameters = changed[key] = State::map();
-      for (const auto& [name, fields] : value.as_map()) parameters[name] = change(name, fields);
-    } else if (key.starts_with("@") && value.is_map()) {
-      changed[key] = change(key.substr(1), value);
-    } else {
-      changed[key] = with_parameters(value, change);
-    }
-  }
-  return changed;
-}
-
-}  // namespace
-
 ParallelModel::ParallelModel(std::string component, std::vector<Entry> entries, Ranks ranks)
     : component_(std::move(component)), entries_(std::move(entries)), ranks_(std::move(ranks)) {
   for (size_t i = 0; i < entries_.size(); ++i) {
@@ -110,22 +70,24 @@ at::Tensor ParallelModel::sum_norms(const at::Tensor& norms, double order) const
 at::Tensor ParallelModel::gradient_norm(const std::vector<at::Tensor>& local_shards) const {
   const auto sum = [this](const at::Tensor& norm) { return sum_norms(norm, 2); };
   if (!has_copies_) return optim::gradient_norm(local_shards, sum);
-  std::vector<at::Tensor> parts;
-  std::vector<at::Tensor> copies;
-  for (const at::Tensor& local_shard : local_shards) (is_copy(local_shard) ? copies : parts).push_back(local_shard);
-  const at::Tensor of_parts = optim::gradient_norm(parts, sum);
-  const at::Tensor of_copies = optim::gradient_norm(copies);
-  if (!of_parts.defined() || !of_copies.defined()) return of_parts.defined() ? of_parts : of_copies;
-  const at::NoGradGuard no_grad;
-  return (of_parts.square() + of_copies.square()).sqrt();
+  std::vector<at::Tensor> counted;
+  for (const at::Tensor& local_shard : local_shards)
+    if (!is_copy(local_shard)) counted.push_back(local_shard);
+  const at::Tensor norm = optim::gradient_norm(counted, sum);
+  if (norm.defined()) return norm;
+  // The ranks that count the copies wait for this one.
+  const at::Tensor of_copies = optim::gradient_norm(local_shards);
+  return of_copies.defined() ? sum_norms(of_copies.zero_(), 2) : of_copies;
 }
 
 at::Tensor ParallelModel::reduce_norms(at::Tensor norms, const std::vector<at::Tensor>& local_shards,
                                        double order) const {
-  at::Tensor sums = sum_norms(norms, order);
+  if (!has_copies_) return sum_norms(norms, order);
+  const at::NoGradGuard no_grad;
+  at::Tensor counted = norms.clone();
   for (size_t i = 0; i < local_shards.size(); ++i)
-    if (const auto place = static_cast<int64_t>(i); is_copy(local_shards[i])) sums[place] = norms[place];
-  return sums;
+    if (is_copy(local_shards[i])) counted[static_cast<int64_t>(i)].zero_();
+  return sum_norms(counted, order);
 }
 
 void ParallelModel::clip_adaptively(const std::vector<at::Tensor>& local_shards, double ratio) const {
@@ -156,7 +118,7 @@ void ParallelModel::clip_parts_adaptively(const std::vector<at::Tensor>& local_s
   at::Tensor squares = at::zeros({2, rows}, parts.front().local_shard.options().requires_grad(false).dtype(type));
   const auto flat = [](const at::Tensor& tensor) { return tensor.detach().view({-1}); };
   for (const Part& part : parts) {
-    if (part.is_copy && ranks_.group->rank() > 0) continue;
+    if (part.is_copy) continue;
     squares[0].index_add_(0, part.rows, flat(part.local_shard).to(type).square());
     squares[1].index_add_(0, part.rows, flat(part.local_shard.grad()).to(type).square());
   }
@@ -176,19 +138,23 @@ State ParallelModel::module_state(const Module& module) const {
   State state = State::map();
   for (const auto& [name, tensor] : saved_tensors(module)) {
     const Entry* const entry = find(name);
-    state[name] = entry != nullptr && !entry->is_copy ? State(entry->part.placed(entry->part.local_shard(), name))
-                                                      : State(tensor.detach());
+    state[name] =
+        entry != nullptr ? State(entry->part.placed(entry->part.local_shard(), name)) : State(tensor.detach());
   }
   return state;
 }
 
 void ParallelModel::load_module_state(Module& module, const State& state) const {
   // Before the first tensor changes, so that a refused checkpoint leaves the module as it was.
-  check_named_tensors(module, state);
+  State of_module = state;  // as the module has them: where layers are cut, that is a share
+  for (const auto& [name, tensor] : saved_tensors(module))
+    if (const Entry* const entry = find(name); entry != nullptr && state.find(name) != nullptr)
+      if (entry->part.is_of(state.at(name).as_leaf())) of_module[name] = State(tensor.detach());
+  check_named_tensors(module, of_module);
   const at::NoGradGuard no_grad;
   for (auto& [name, tensor] : saved_tensors(module)) {
     const TensorLeaf& leaf = state.at(name).as_leaf();
-    if (const Entry* const entry = find(name); entry != nullptr && !entry->is_copy)
+    if (const Entry* const entry = find(name); entry != nullptr)
       entry->part.load(leaf);
     else if (leaf.saved != nullptr)
       read_into(*leaf.saved, tensor.detach());
@@ -201,7 +167,7 @@ State ParallelModel::place_optimizer_state(const State& state) const {
   if (entries_.empty()) return state;
   return with_parameters(state, [&](const std::string& name, const State& fields) {
     const Entry* const entry = find(name);
-    if (entry == nullptr || entry->is_copy) return fields;
+    if (entry == nullptr) return fields;
     const ParameterPart* const part = &entry->part;
     return with_fields(fields, [&](const TensorLeaf& leaf) {
       if (leaf.value.sizes() == part->local_shard().sizes()) return State(part->placed(leaf.value, name));
@@ -219,7 +185,7 @@ State ParallelModel::own_optimizer_state(const State& saved) const {
   if (entries_.empty()) return saved;
   return with_parameters(saved, [&](const std::string& name, const State& fields) {
     const Entry* const entry = find(name);
-    if (entry == nullptr || entry->is_copy) return fields;
+    if (entry == nullptr) return fields;
     const ParameterPart* const part = &entry->part;
     return with_fields(
         fields, [&](const TensorLeaf& leaf) { return part->is_of(leaf) ? State(part->own_part(leaf)) : State(leaf); });

@@ -222,6 +222,19 @@ void add_weight_behaviour(const at::Tensor& weight, const std::string& name,
   if (!detail::has_behaviour_key(weight)) replace_data(weight, detail::with_behaviour_key(weight, /*key=*/true));
 }
 
+at::Tensor with_behaviours_of(const at::Tensor& weight, const at::Tensor& memory) {
+  const auto of_weight = detail::has_behaviour_key(weight) ? MarkedWeights::instance().find(weight) : nullptr;
+  if (of_weight == nullptr) return memory;
+  LEVIN_CHECK(weight.sizes() == memory.sizes(), "memory with a weight's behaviours has its shape");
+  MarkedWeights::instance().set(
+      memory, std::make_shared<MarkedWeight>(MarkedWeight{.name = of_weight->name,
+                                                          .sizes = at::DimVector(memory.sizes()),
+                                                          .strides = at::DimVector(memory.strides()),
+                                                          .chain = of_weight->chain,
+                                                          .storage = memory.storage().getWeakStorageImpl()}));
+  return detail::with_behaviour_key(memory, /*key=*/true);
+}
+
 WeightForwardScope::WeightForwardScope() { ++forwards; }
 WeightForwardScope::~WeightForwardScope() { --forwards; }
 

@@ -56,6 +56,9 @@ class WeightBehaviour {
 /// Thread-safe.
 void add_weight_behaviour(const at::Tensor& weight, const std::string& name,
                           std::shared_ptr<WeightBehaviour> behaviour);
+/// Returns `memory`, a view of a larger tensor perhaps, as a tensor with the behaviours of a weight of its shape; as it
+/// is where the weight has none. The weight keeps its own. Thread-safe.
+at::Tensor with_behaviours_of(const at::Tensor& weight, const at::Tensor& memory);
 /// Whether operators still find behaviours for the weight.
 bool has_weight_behaviours(const at::Tensor& weight);
 /// Makes the weight an ordinary one.

@@ -21,7 +21,8 @@ namespace {
 
 constexpr const char* kPath = "trainer.strategy";
 constexpr const char* kSize = "size";
-constexpr std::string_view kOfShard = "shard_";  ///< with it a pipeline's options of how a stage is divided begin
+constexpr std::string_view kOfShard = "shard_";    ///< with it a pipeline's options of how a stage is divided begin
+constexpr std::string_view kOfTensor = "tensor_";  ///< and those of others of how layers are cut
 
 /// What a mesh says of a dimension.
 struct Part {
@@ -184,7 +185,7 @@ Config with_sizes(Config mesh, bool as_mappings) {
 bool is_rank_option(std::string_view name) { return std::ranges::find(rank_options(), name) != rank_options().end(); }
 
 bool is_said_by_sizes(std::string_view name) {
-  return name == "data_parallel" || name == "tensor_group" || name.starts_with(kOfShard);
+  return name == "data_parallel" || name.starts_with(kOfTensor) || name.starts_with(kOfShard);
 }
 
 std::vector<FieldDoc> fields_of(const MeshDimension& dimension, const Registry<Strategy>& strategies) {
@@ -236,11 +237,10 @@ Config strategy_of_mesh(const Config& mesh, int64_t ranks) {
   auto& [pipeline, replicate, shard, tensor] = parts;
   complete_sizes(parts, ranks, mesh.origin().prefix());
   const auto as_text = [](int64_t number) { return Config::scalar(std::to_string(number)); };
-  if (*tensor.size > 1)
-    for (const Part* other : {&pipeline, &shard})
-      if (*other->size > 1)
-        throw ConfigError(fmt::format("{}{}: {} does not work beside tensor; got {}; valid beside tensor: replicate",
-                                      mesh.origin().prefix(), kPath, other->dimension, arithmetic(parts, ranks)));
+  if (*tensor.size > 1 && *pipeline.size > 1)
+    throw ConfigError(
+        fmt::format("{}{}: pipeline does not work beside tensor; got {}; valid beside tensor: replicate, shard",
+                    mesh.origin().prefix(), kPath, arithmetic(parts, ranks)));
   const Part& outer = *pipeline.size > 1 ? pipeline : *shard.size > 1 ? shard : *tensor.size > 1 ? tensor : replicate;
   Config strategy = Config::mapping(mesh.origin());
   strategy.set("name", Config::scalar(std::string(outer.strategy), false, mesh.origin()));
@@ -249,6 +249,14 @@ Config strategy_of_mesh(const Config& mesh, int64_t ranks) {
   if (&outer != &replicate && *replicate.size > 1)
     refuse_options(replicate, fmt::format("beside {}, which averages gradients itself", outer.dimension));
   if (&outer == &shard) strategy.set("shard_group", as_text(*shard.size));
+  if (&outer != &tensor && *tensor.size > 1) {
+    if (const Config* const plan = tensor.options.find("plan"); plan != nullptr) {
+      strategy.set("tensor_plan", *plan, plan->origin());
+      tensor.options.erase("plan");
+    }
+    refuse_options(tensor, fmt::format("beside {}, where tensor has the option plan", outer.dimension));
+    strategy.set("tensor_group", as_text(*tensor.size));
+  }
   if (&outer == &tensor) strategy.set("tensor_group", as_text(*tensor.size));
   if (&outer != &pipeline) return strategy;
   strategy.set("data_parallel", as_text(*replicate.size * *shard.size));

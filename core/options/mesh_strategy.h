@@ -27,7 +27,7 @@ inline constexpr std::array<MeshDimension, 4> kMeshDimensions = {{{DeviceMesh::k
 bool is_rank_option(std::string_view name);
 
 /// Whether an option of a strategy says what the sizes of a mesh say: data_parallel, shard_optimizer, shard_group,
-/// tensor_group.
+/// tensor_group, tensor_plan.
 bool is_said_by_sizes(std::string_view name);
 
 /// Returns what a dimension may say where it is a mapping: its size and the options of the strategy that divides along

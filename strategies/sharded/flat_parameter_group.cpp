@@ -3,6 +3,9 @@
 #include <levin/core/base/error.h>
 #include <levin/core/base/gradient_groups.h>
 #include <levin/core/base/released_storage.h>
+#include <levin/core/nn/behaviour_key.h>
+#include <levin/core/nn/move_to_device.h>
+#include <levin/core/nn/weight_behaviour.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -12,6 +15,7 @@
 #include <c10/core/Event.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/StreamGuard.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 
@@ -24,6 +28,8 @@ namespace {
 struct PlainTensors {
   c10::InferenceMode ordinary{false};
   at::NoGradGuard no_grad;
+  /// Parts of weights that are cut are what this is about.
+  c10::impl::ExcludeDispatchKeyGuard no_behaviours{detail::kBehaviourKey};
 };
 
 c10::Stream current_stream(const at::Device& device) {
@@ -122,7 +128,8 @@ void FlatParameterGroup::lay_out(const at::TensorOptions& like, const std::vecto
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const auto& [parameter_name, parameter] = parameters_[i];
     const at::Tensor& value = values[i];
-    views_.push_back(whole_.narrow(0, layout_.offset(i), layout_.parameter_size(i)).view(parameter.sizes()));
+    views_.push_back(with_behaviours_of(
+        parameter, whole_.narrow(0, layout_.offset(i), layout_.parameter_size(i)).view(parameter.sizes())));
     if (value.defined())
       views_.back().copy_(value);
     else
@@ -186,7 +193,7 @@ at::Tensor FlatParameterGroup::in_shard(const at::Tensor& shard, size_t paramete
 
 void FlatParameterGroup::show(bool whole) {
   for (size_t i = 0; i < parameters_.size(); ++i)
-    parameters_[i].second.set_data(whole ? views_[i].detach() : absent_[i]);
+    replace_data(parameters_[i].second, whole ? views_[i].detach() : absent_[i]);
 }
 
 void FlatParameterGroup::start_unshard() {
@@ -262,7 +269,8 @@ void FlatParameterGroup::gather_full_parameters() {
   const PlainTensors plain;
   const at::Tensor flat = gathered_shards();
   for (size_t i = 0; i < parameters_.size(); ++i)
-    parameters_[i].second.set_data(
+    replace_data(
+        parameters_[i].second,
         flat.narrow(0, layout_.offset(i), layout_.parameter_size(i)).view(parameters_[i].second.sizes()).clone());
 }
 

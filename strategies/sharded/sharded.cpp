@@ -6,6 +6,7 @@
 #include <levin/core/interfaces/module.h>
 #include <levin/core/nn/move_to_device.h>
 #include <levin/core/nn/unit_patterns.h>
+#include <levin/core/nn/weight_behaviour.h>
 #include <levin/core/optim/fused_optimizer.h>
 #include <levin/core/optim/optimizer_capabilities.h>
 #include <levin/strategies/ddp/sync_batch_norm.h>
@@ -13,6 +14,7 @@
 #include <levin/strategies/ranks/model_agreement.h>
 #include <levin/strategies/ranks/window_reducer.h>
 #include <levin/strategies/sharded/sharded_model.h>
+#include <levin/strategies/tensor/tensor_model.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
@@ -78,6 +80,9 @@ void ShardedOptions::describe(Schema<ShardedOptions>& schema) {
       .require("all, node or a number of ranks", [](const std::string& value) {
         return value == "all" || value == "node" || to_number(value).value_or(0) > 0;
       });
+  schema.field("tensor_group", &O::tensor_group, "ranks that divide the layers among each other").at_least(1);
+  schema.field("tensor_plan", &O::tensor_plan,
+               "column, row, vocabulary or whole by pattern of layers, in addition to the modules' own plans");
   schema.field("reduce_type", &O::reduce_type, "in which gradients are averaged; same: in that they are computed in")
       .one_of({"same", "float32", "bfloat16", "float16"});
   schema.field("find_unused_parameters", &O::find_unused_parameters,
@@ -102,20 +107,51 @@ void Sharded::setup_environment(const StrategySetup& setup) {
   sync_batchnorm_ = setup.sync_batchnorm;
   mixed_type_ = setup.mixed_type;
   shard_group_ = ranks().group_along({DeviceMesh::kShard});
+  tensor_group_ = ranks().group_along({DeviceMesh::kTensor});
+  batch_group_ = ranks().group_along({DeviceMesh::kReplicate, DeviceMesh::kShard});
+  parts_group_ = ranks().group_along({DeviceMesh::kShard, DeviceMesh::kTensor});
   replica_group_ = ranks().group_along({DeviceMesh::kReplicate});
 }
 
 DeviceMesh Sharded::make_mesh() {
-  const int64_t all = ranks().world_size();
+  const int64_t world = ranks().world_size();
+  const int64_t tensor = world == 1 ? 1 : options_.tensor_group;
+  if (tensor > world || world % tensor != 0)
+    throw ConfigError(fmt::format(
+        "sharded.tensor_group is {0}: {1} ranks cannot be divided into groups of {0}; valid: a divisor of their number",
+        tensor, world));
+  const int64_t all = world / tensor;
   const int64_t size = all == 1 || options_.shard_group == "all" ? all
-                       : options_.shard_group == "node"          ? environment().local_world_size()
-                                                                 : *to_number(options_.shard_group);
+                       : options_.shard_group == "node"
+                           ? std::max<int64_t>(1, environment().local_world_size() / tensor)
+                           : *to_number(options_.shard_group);
   if (size > all || all % size != 0)
     throw ConfigError(fmt::format(
         "sharded.shard_group is {}: {} ranks cannot be divided into groups of {}; valid: all, or a divisor of their "
         "number",
         options_.shard_group, all, size));
-  return DeviceMesh({{std::string(DeviceMesh::kReplicate), all / size}, {std::string(DeviceMesh::kShard), size}}, all);
+  if (tensor > 1 && (options_.offload || size == 1))
+    throw ConfigError(fmt::format("sharded.tensor_group is {}, and {}; valid: {}", tensor,
+                                  options_.offload ? "the parts are to be in the host's memory (offload)"
+                                                   : "no ranks are left to divide what each of them holds",
+                                  options_.offload ? "offload: false" : "strategy: {tensor: N}"));
+  return DeviceMesh({{std::string(DeviceMesh::kReplicate), all / size},
+                     {std::string(DeviceMesh::kShard), size},
+                     {std::string(DeviceMesh::kTensor), tensor}},
+                    world);
+}
+
+Strategy::DataParallelRank Sharded::data_parallel_rank() {
+  return {.rank = batch_group_ == nullptr ? 0 : batch_group_->rank(),
+          .size = batch_group_ == nullptr ? 1 : batch_group_->world_size()};
+}
+
+bool Sharded::owns_outputs() const { return tensor_group_ == nullptr || tensor_group_->rank() == 0; }
+
+std::shared_ptr<void> Sharded::tensor_scope() const {
+  if (tensor_ == nullptr) return nullptr;
+  tensor_->require_behaviours();
+  return std::make_shared<WeightForwardScope>();
 }
 
 ShardedModelOptions Sharded::model_options() const {
@@ -133,7 +169,8 @@ ShardedModelOptions Sharded::model_options() const {
 }
 
 std::shared_ptr<void> Sharded::build_scope(std::function<void(torch::nn::Module&)> prepare) {
-  if (ranks().world_size() == 1 || options_.stage < 3) return nullptr;
+  // Layers that are cut are whole before that.
+  if (ranks().world_size() == 1 || options_.stage < 3 || tensor_group_ != nullptr) return nullptr;
   // The options outlive the build.
   const auto sharding = std::make_shared<ShardedModelOptions>(model_options());
   const auto build = std::make_shared<ShardedBuild>(shard_group_, replica_group_, *sharding,
@@ -161,6 +198,8 @@ void Sharded::setup_module(Module& module) {
   absent_ = absent_parameter(module, collective(), built);
   // What was built in parts is alike by construction.
   if (built_.empty() && absent_.empty()) broadcast_model(module, ranks().process_group());
+  if (tensor_group_ != nullptr) tensor_ = cut_layers(module, options_.tensor_plan, tensor_group_, root_device());
+  has_checked_gradients_ = false;
   ShardedModelOptions sharding = model_options();
   sharding.units =
       options_.units.empty() ? named_units(module) : select_units(module, options_.units, "strategy.sharded.units");
@@ -170,8 +209,10 @@ void Sharded::setup_module(Module& module) {
 }
 
 void Sharded::hold_shards(bool divide_tensors) {
-  hold(ParallelModel(name(), model_->entries(),
-                     {.group = shard_group_, .device = root_device(), .divide_tensors = divide_tensors}));
+  std::vector<ParallelModel::Entry> entries = model_->entries();
+  if (tensor_ != nullptr) entries = tensor_->entries(std::move(entries));
+  hold(ParallelModel(name(), std::move(entries),
+                     {.group = parts_group_, .device = root_device(), .divide_tensors = divide_tensors}));
 }
 
 void Sharded::check_optimizer(const torch::optim::Optimizer& optimizer) {
@@ -183,6 +224,7 @@ void Sharded::check_optimizer(const torch::optim::Optimizer& optimizer) {
   if (is_own && mixed_type_ != at::kHalf) looks_at_steps_ = true;
   require_tensor_wise(optimizer, fmt::format("'{}'", name()));
   require_divisible_state(optimizer, name());
+  if (tensor_ != nullptr) return require_element_wise(optimizer, name());
   if (optim::capabilities_of(optimizer).element_wise) return;
   model_->divide_by_tensor();
   hold_shards(/*divide_tensors=*/false);
@@ -190,14 +232,25 @@ void Sharded::check_optimizer(const torch::optim::Optimizer& optimizer) {
 
 State Sharded::module_state(Module& module) {
   if (model_ != nullptr) model_->take_changes();
-  return DividedModel::module_state(module);
+  State state = DividedModel::module_state(module);
+  return tensor_ == nullptr ? state : tensor_->place_shares(state, shard_group_.get());
 }
 
 void Sharded::load_module_state(Module& module, const State& state) {
-  DividedModel::load_module_state(module, state);
+  DividedModel::load_module_state(module, tensor_ == nullptr ? state : tensor_->own_shares(state, shard_group_.get()));
   if (model_ == nullptr) return;
   model_->local_shards_changed();
   absent_.clear();
+}
+
+State Sharded::place_optimizer_state(State state) const {
+  State placed = DividedModel::place_optimizer_state(std::move(state));
+  return tensor_ == nullptr ? placed : tensor_->place_shares(placed, shard_group_.get());
+}
+
+State Sharded::own_optimizer_state(const State& saved) const {
+  return DividedModel::own_optimizer_state(
+      tensor_ == nullptr ? saved : tensor_->own_optimizer_shares(saved, shard_group_.get()));
 }
 
 // ---- Steps
@@ -219,7 +272,8 @@ StepOutput Sharded::forward_backward(const Batch& batch, StepPhases& phases, con
     model_->begin_forward(/*training=*/true);
     StepOutput output = [&] {
       const auto saved = model_->saved_tensor_scope();
-      const SyncBatchNormScope statistics(sync_batchnorm_ ? ranks().shared_collective() : nullptr);
+      const auto layers = tensor_scope();
+      const SyncBatchNormScope statistics(sync_batchnorm_ ? batch_group_ : nullptr);
       return phases.forward(batch);
     }();
     if (sync_batchnorm_ && ranks().world_size() > 1) require_loss_for_sync_batch_norm(output);
@@ -241,7 +295,9 @@ StepOutput Sharded::forward_backward(const Batch& batch, StepPhases& phases, con
         model_->backward_without_loss();
       }
     }
-    if (window.sync) totals_ = reduce_window(window, phases.window_weight(), collective(), root_device());
+    if (window.sync && tensor_ != nullptr && !std::exchange(has_checked_gradients_, true))
+      tensor_->require_equal_gradients(parallel_model());
+    if (window.sync) totals_ = reduce_window(window, phases.window_weight(), *batch_group_, root_device());
     phases.after_backward();
     return output;
   } catch (...) {
@@ -257,7 +313,8 @@ StepOutput Sharded::manual_step(const Batch& batch, StepPhases& phases) {
     send_buffers(phases.module());
     model_->begin_forward(/*training=*/true);
     const auto saved = model_->saved_tensor_scope();
-    const SyncBatchNormScope statistics(sync_batchnorm_ ? ranks().shared_collective() : nullptr);
+    const auto layers = tensor_scope();
+    const SyncBatchNormScope statistics(sync_batchnorm_ ? batch_group_ : nullptr);
     StepOutput output = phases.forward(batch);
     model_->end_forward();
     return output;
@@ -292,6 +349,7 @@ StepOutput Sharded::evaluate(const Batch& batch, StepPhases& phases) {
   require_weights();
   try {
     model_->begin_forward(/*training=*/false);
+    const auto layers = tensor_scope();
     StepOutput output = phases.forward(batch);
     model_->end_forward();
     return output;
@@ -305,7 +363,7 @@ std::shared_ptr<void> Sharded::forward_scope() {
   if (model_ == nullptr) return nullptr;
   require_weights();
   model_->begin_forward(/*training=*/false);
-  return std::shared_ptr<void>(model_.get(), [this](void*) {
+  return std::shared_ptr<void>(model_.get(), [this, layers = tensor_scope()](void*) {
     try {
       model_->end_forward();
     } catch (const std::exception&) {
@@ -318,7 +376,14 @@ std::shared_ptr<void> Sharded::forward_scope() {
 std::shared_ptr<void> Sharded::full_parameters(const torch::nn::Module& module) {
   if (model_ == nullptr) return nullptr;
   require_weights();
-  return model_->full_parameters(module);
+  std::shared_ptr<void> shares = model_->full_parameters(module);
+  if (tensor_ == nullptr) return shares;
+  std::shared_ptr<void> all = tensor_->full_parameters(module);
+  // What was written goes into the shares, and then into the ranks' parts of these.
+  return std::shared_ptr<void>(model_.get(), [shares = std::move(shares), all = std::move(all)](void*) mutable {
+    all.reset();
+    shares.reset();
+  });
 }
 
 void Sharded::prepare_step() {
@@ -369,15 +434,17 @@ void Sharded::restart_steps(bool alone) {
 }
 
 void Sharded::release_module() {
-  if (model_ != nullptr && options_.gather_after_fit) model_->gather_full_parameters();
+  if (model_ == nullptr || !options_.gather_after_fit) return;
+  model_->gather_full_parameters();
+  if (tensor_ != nullptr) tensor_->gather_full_parameters();
 }
 
 void Sharded::teardown() {
   built_.clear();  // of a call that failed before its model was complete
   hold();
   model_.reset();
-  shard_group_.reset();
-  replica_group_.reset();
+  tensor_.reset();
+  for (auto* group : {&shard_group_, &replica_group_, &batch_group_, &tensor_group_, &parts_group_}) group->reset();
   RankedStrategy::teardown();
 }
 

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,6 +18,7 @@
 namespace levin {
 
 class ShardedModel;
+class TensorModel;
 struct ShardedModelOptions;
 
 /// Options of Sharded, explained in describe().
@@ -28,6 +30,8 @@ struct ShardedOptions {
   double bucket_cap_mb = 25;
   bool offload = false;
   std::string shard_group = "all";
+  int64_t tensor_group = 1;
+  std::map<std::string, std::string> tensor_plan = {};
   std::string reduce_type = "same";
   bool find_unused_parameters = false;
   bool keep_window_gradients = false;
@@ -45,8 +49,8 @@ struct ShardedOptions {
 
 /// Data parallel training in which the ranks divide what each of them need not have: the optimizer's state (stage 1),
 /// gradients too (2), parameters too (3), after Rajbhandari et al., "ZeRO: Memory optimizations toward training
-/// trillion parameter models", 2020 (arXiv:1910.02054). The module's code stays as it is. With one rank it is as
-/// single_device.
+/// trillion parameter models", 2020 (arXiv:1910.02054). Ranks of a tensor group, which see the same examples, divide
+/// the layers before that (see TensorParallel). The module's code stays as it is. With one rank it is as single_device.
 class Sharded : public RankedStrategy, public DividedModel {
  public:
   using Options = ShardedOptions;
@@ -55,11 +59,14 @@ class Sharded : public RankedStrategy, public DividedModel {
 
   DividedModel& divided_model() override { return *this; }
   void setup_environment(const StrategySetup& setup) override;
+  DataParallelRank data_parallel_rank() override;
   std::shared_ptr<void> build_scope(std::function<void(torch::nn::Module&)> prepare) override;
   void setup_module(Module& module) override;
   bool loads_weights_before_setup() const override { return rank_group().world_size() == 1; }
   State module_state(Module& module) override;
   void load_module_state(Module& module, const State& state) override;
+  State place_optimizer_state(State state) const override;
+  State own_optimizer_state(const State& saved) const override;
   bool divides_state() const override { return rank_group().world_size() > 1; }
   bool keeps_gradients_back() const override;
   void drop_kept_gradients(const std::vector<at::Tensor>& but_of) override;
@@ -74,6 +81,8 @@ class Sharded : public RankedStrategy, public DividedModel {
   bool forwards_together() const override { return rank_group().world_size() > 1 && options_.stage == 3; }
   std::shared_ptr<void> forward_scope() override;
   std::shared_ptr<void> full_parameters(const torch::nn::Module& module) override;
+  bool owns_outputs() const override;
+  bool outputs_everywhere() const override { return tensor_group_ == nullptr; }
   void prepare_step() override;
   void finish_step() override;
   void shards_changed() override;
@@ -91,10 +100,16 @@ class Sharded : public RankedStrategy, public DividedModel {
   void hold_shards(bool divide_tensors);
   void look_at_step();
   void require_weights() const;
+  std::shared_ptr<void> tensor_scope() const;
 
   const Options options_;
   std::vector<ShardedBuild::Part> built_;      ///< by configure_model, and not yet in model_
+  std::unique_ptr<TensorModel> tensor_;        ///< nullptr where no layers are cut; outlives what divides its shares
   std::unique_ptr<ShardedModel> model_;        ///< nullptr with one rank
+  std::shared_ptr<Collective> batch_group_;    ///< ranks with different examples; nullptr: this one alone
+  std::shared_ptr<Collective> tensor_group_;   ///< ranks with other shares of the layers; nullptr: none
+  std::shared_ptr<Collective> parts_group_;    ///< ranks with other parts of the parameters
+  bool has_checked_gradients_ = false;         ///< of the first window of a call, where layers are cut
   std::shared_ptr<Collective> shard_group_;    ///< the ranks that hold one copy
   std::shared_ptr<Collective> replica_group_;  ///< those that hold the same part of it; nullptr where there is one copy
   std::optional<at::ScalarType> mixed_type_;

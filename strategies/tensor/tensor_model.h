@@ -1,5 +1,6 @@
 #pragma once
 
+#include <levin/core/base/state.h>
 #include <levin/core/comm/collective.h>
 #include <levin/core/comm/dimension_cut.h>
 #include <levin/core/interfaces/parallel_model.h>
@@ -8,9 +9,14 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
+
+namespace torch::optim {
+class Optimizer;
+}
 
 namespace levin {
 
@@ -27,14 +33,27 @@ class TensorModel {
   TensorModel(const TensorModel&) = delete;
   TensorModel& operator=(const TensorModel&) = delete;
 
+  const std::shared_ptr<Collective>& group() const { return group_; }
   /// What this rank holds of each parameter.
   std::vector<ParallelModel::Entry> entries() const;
+  /// The same where the ranks of another group divide what this one would hold. `of_shares`: which part it has of each
+  /// parameter as the module has it.
+  std::vector<ParallelModel::Entry> entries(std::vector<ParallelModel::Entry> of_shares) const;
+  /// Gives parts that a ParallelModel of such entries has placed, of the module or of an optimizer, their places in the
+  /// whole tensors. `share_group`: the ranks that hold a share together; nullptr: each holds its own. Collective of
+  /// both groups.
+  State place_shares(const State& placed, Collective* share_group) const;
+  /// Turns a saved module_state, or the state of an optimizer, into one from which such a ParallelModel takes its
+  /// parts. Collective of both groups where place_shares has made it. Throws levin::Error for another shape of a
+  /// parameter.
+  State own_shares(const State& saved, Collective* share_group) const;
+  State own_optimizer_shares(const State& saved, Collective* share_group) const;
   /// Throws levin::Error where something has given a weight other memory since (Module::to), as it would be taken for a
   /// whole one.
   void require_behaviours() const;
   /// Throws levin::Error naming a parameter that is whole on every rank, but has another gradient on each: one that is
   /// used between a column layer and a row layer. Collective.
-  void require_equal_gradients() const;
+  void require_equal_gradients(const ParallelModel& parts) const;
   /// Gives the parameters of a module of the trained one all values, until what is returned goes; collective. Each
   /// rank keeps its part of what was written to them.
   std::shared_ptr<void> full_parameters(const torch::nn::Module& module);
@@ -47,12 +66,30 @@ class TensorModel {
     at::Tensor tensor;  ///< of the module
     DimensionCut cut;
     bool is_weight;  ///< has a behaviour
+    bool is_block;   ///< one after the other in the flat order of elements
   };
   void cut(const CutWeight& weight);
+  const Share* find(const at::Tensor& parameter) const;
+  const Share* find(const std::string& name) const;
+  /// This rank's share, of which `elements` are those from `offset` on.
+  static at::Tensor whole_share(const Share& share, const at::Tensor& elements, int64_t offset,
+                                Collective* share_group);
+  int64_t begin_of(const Share& share) const { return group_->rank() * share.tensor.numel(); }
+  static bool is_whole(const Share& share, const TensorLeaf& leaf);
+  State place_share(const Share& share, const TensorLeaf& placed, Collective* share_group) const;
+  State own_share(const Share& share, const TensorLeaf& saved, Collective* share_group) const;
 
   Module& module_;
   std::shared_ptr<Collective> group_;
   std::vector<Share> shares_;
 };
+
+/// Cuts a module over the ranks of a group as its plans say, and gives them the random numbers of the first of them.
+/// `plan`: column, row, vocabulary or whole by pattern, in addition. Collective. Throws ConfigError, led by
+/// `strategy.tensor.plan` for these.
+std::unique_ptr<TensorModel> cut_layers(Module& module, const std::map<std::string, std::string>& plan,
+                                        std::shared_ptr<Collective> group, const at::Device& device);
+/// Throws ConfigError naming the strategy for an optimizer that does not step each element by itself.
+void require_element_wise(const torch::optim::Optimizer& optimizer, const std::string& strategy);
 
 }  // namespace levin

@@ -1,12 +1,9 @@
 #include <levin/strategies/tensor/tensor_parallel.h>
 
 #include <levin/core/base/error.h>
-#include <levin/core/base/seed.h>
-#include <levin/core/checkpoint/state_bytes.h>
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/nn/weight_behaviour.h>
-#include <levin/core/optim/optimizer_capabilities.h>
 #include <levin/strategies/ddp/communication_hooks.h>
 #include <levin/strategies/ranks/divisible_optimizer.h>
 #include <levin/strategies/tensor/tensor_model.h>
@@ -20,8 +17,6 @@
 
 namespace levin {
 namespace {
-
-constexpr const char* kPlanOption = "strategy.tensor.plan";
 
 DdpOptions ddp_options(const TensorParallelOptions& options) {
   DdpOptions ddp;
@@ -89,44 +84,19 @@ Strategy::DataParallelRank TensorParallel::data_parallel_rank() {
           .size = mesh.size(DeviceMesh::kReplicate)};
 }
 
-TensorPlan TensorParallel::further_rules() const {
-  static const std::map<std::string, TensorCut> kCuts = {{"column", TensorCut::kColumn},
-                                                         {"row", TensorCut::kRow},
-                                                         {"vocabulary", TensorCut::kVocabulary},
-                                                         {"whole", TensorCut::kWhole}};
-  TensorPlan rules;
-  for (const auto& [pattern, cut] : options_.plan) {
-    const auto found = kCuts.find(cut);
-    if (found == kCuts.end())
-      throw ConfigError(
-          fmt::format("{}: '{}' is cut by '{}'; valid: column, row, vocabulary, whole", kPlanOption, pattern, cut));
-    rules.push_back({.pattern = pattern, .cut = found->second});
-  }
-  return rules;
-}
-
 void TensorParallel::setup_module(Module& module) {
   Ddp::setup_module(module);
   if (!is_divided()) return;
   // The weights are drawn whole, from the seed: initial values are those of one device.
-  model_ = std::make_unique<TensorModel>(
-      module, weights_to_cut(module, group_->world_size(), further_rules(), kPlanOption), group_);
+  model_ = cut_layers(module, options_.plan, group_, root_device());
   has_checked_gradients_ = false;
   hold(ParallelModel(name(), model_->entries(), {.group = group_, .device = root_device(), .divide_tensors = true}));
-  // The ranks of a group draw the same random numbers.
-  const std::string state = group_->rank() == 0 ? state_to_bytes(capture_rng_state(root_device())) : "";
-  restore_rng_state(state_from_bytes(group_->broadcast_bytes(state, 0)), root_device());
 }
 
 void TensorParallel::check_optimizer(const torch::optim::Optimizer& optimizer) {
   if (model_ == nullptr) return;
   require_divisible_state(optimizer, name());
-  if (!optim::capabilities_of(optimizer).element_wise)
-    throw ConfigError(
-        fmt::format("strategy '{}' does not work with an optimizer that needs whole matrices, or all "
-                    "parameters together, or does not say that it does not; valid: adamw, adam, sgd and "
-                    "others that step each element by itself",
-                    name()));
+  require_element_wise(optimizer, name());
 }
 
 // ---- State
@@ -147,7 +117,7 @@ StepOutput TensorParallel::forward_backward(const Batch& batch, StepPhases& phas
   if (model_ != nullptr) model_->require_behaviours();
   StepOutput output = Ddp::forward_backward(batch, phases, window);
   if (model_ != nullptr && window.sync && !std::exchange(has_checked_gradients_, true))
-    model_->require_equal_gradients();
+    model_->require_equal_gradients(parallel_model());
   return output;
 }
 

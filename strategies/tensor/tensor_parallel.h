@@ -1,7 +1,6 @@
 #pragma once
 
 #include <levin/core/interfaces/divided_model.h>
-#include <levin/core/nn/tensor_plan.h>
 #include <levin/strategies/ddp/ddp.h>
 
 #include <cstdint>
@@ -66,7 +65,6 @@ class TensorParallel : public Ddp, public DividedModel {
 
  private:
   bool is_divided() const { return rank_group().mesh().size(DeviceMesh::kTensor) > 1; }
-  TensorPlan further_rules() const;
 
   const Options options_;
   std::shared_ptr<Collective> group_;  ///< ranks with other shares of the layers; nullptr: none

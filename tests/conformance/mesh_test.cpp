@@ -44,6 +44,8 @@ TEST(MeshStrategy, IsTheOneThatDividesSo) {
   EXPECT_EQ(translated("{tensor: auto}", 4), "{name: tensor, tensor_group: 4}");
   EXPECT_EQ(translated("{replicate: auto, tensor: {size: 2, bucket_cap_mb: 5}, start_method: thread}", 8),
             "{name: tensor, bucket_cap_mb: 5, start_method: thread, tensor_group: 2}");
+  EXPECT_EQ(translated("{replicate: 2, shard: {size: 2, stage: 2}, tensor: {size: 2, plan: {head: column}}}", 8),
+            "{name: sharded, stage: 2, shard_group: 2, tensor_plan: {head: column}, tensor_group: 2}");
   // Dimensions of one rank, whose options are checked and do nothing.
   EXPECT_EQ(translated("{pipeline: 1, replicate: 1, shard: 1}", 1), "{name: ddp}");
   EXPECT_EQ(translated("{pipeline: {size: auto, schedule: gpipe}, shard: 4}", 4), "{name: sharded, shard_group: 4}");
@@ -91,11 +93,14 @@ TEST(MeshStrategy, SaysWhatDoesNotFit) {
   EXPECT_THAT(refusal("{pipeline: 2, shards: 2}", 4), HasSubstr("trainer.strategy.shards is no dimension"));
   EXPECT_THAT(refusal("{pipeline: 2, shards: 2}", 4), HasSubstr("did you mean 'shard'?"));
   EXPECT_THAT(refusal("{context: 2, shard: 2}", 4), HasSubstr("trainer.strategy.context is no dimension"));
-  for (const char* other : {"shard", "pipeline"})
-    EXPECT_THAT(refusal(fmt::format("{{{}: 2, tensor: 2}}", other), 4),
-                HasSubstr(fmt::format("{0} does not work beside tensor; got 4 ranks = {0} 2 x tensor 2; valid beside "
-                                      "tensor: replicate",
-                                      other)));
+  EXPECT_THAT(refusal("{pipeline: 2, tensor: 2}", 4),
+              HasSubstr("pipeline does not work beside tensor; got 4 ranks = pipeline 2 x tensor 2; valid beside "
+                        "tensor: replicate, shard"));
+  EXPECT_THAT(refusal("{shard: 2, tensor: {size: 2, bucket_cap_mb: 5}}", 4),
+              HasSubstr("trainer.strategy.tensor.bucket_cap_mb does not work beside shard, where tensor has the option "
+                        "plan"));
+  EXPECT_THAT(refusal("{shard: {size: 2, tensor_group: 2}, replicate: 2}", 4),
+              HasSubstr("is what the sizes of the mesh say"));
   EXPECT_THAT(refusal("{tensor: {size: 4, tensor_group: 2}}", 4), HasSubstr("is what the sizes of the mesh say"));
   for (const char* size : {"0", "-1", "two", "2.5", "'2'", "[2]", "null"})
     EXPECT_THAT(refusal(fmt::format("{{shard: {}, replicate: 2}}", size), 4),
@@ -260,7 +265,10 @@ TEST(MeshCheckpoints, OfAnyMeshAreLoadedToTheBitByAnyOther) {
        {"mesh", 4, 0, "pipeline: {size: 2, micro_batches: 2}, shard: {size: 2, stage: 3}"},
        {"mesh", 8, 0, "pipeline: {size: 2, micro_batches: 2}, replicate: 2, shard: 2"},
        {"mesh", 2, 0, "tensor: 2"},
-       {"mesh", 4, 0, "replicate: 2, tensor: 2"}});
+       {"mesh", 4, 0, "replicate: 2, tensor: 2"},
+       {"mesh", 4, 0, "shard: {size: 2, stage: 1}, tensor: 2"},
+       {"mesh", 4, 0, "shard: {size: 2, stage: 2}, tensor: 2"},
+       {"mesh", 8, 0, "replicate: 2, shard: {size: 2, stage: 3}, tensor: 2"}});
 }
 
 TEST(MeshCheckpoints, OfOptimizersOfWholeTensorsAreLoadedToTheBitByAnyOther) {

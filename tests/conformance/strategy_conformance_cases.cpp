@@ -46,6 +46,8 @@ const auto divisions = [] {
       StrategyCase{"mesh", 4, 0, "pipeline: {size: 2, micro_batches: 4}, shard: {size: 2, stage: 3}"},
       // Layers are divided; alone, and with replicas of the groups that divide them.
       StrategyCase{"mesh", 2, 0, "tensor: 2"}, StrategyCase{"mesh", 4, 0, "replicate: 2, tensor: 2"},
+      // Shares of layers, each divided again.
+      StrategyCase{"mesh", 4, 0, "shard: {size: 2, stage: 3}, tensor: 2"},
       // Parameters live at servers that step for the ranks.
       StrategyCase{"parameter_server_threads", 2, 0, "servers: 2"});
 };
@@ -127,6 +129,8 @@ const auto long_divisions = [] {
       StrategyCase{"mesh", 4, 0, "replicate: 2, shard: {size: 2, stage: 2}"},
       StrategyCase{"mesh", 4, 0, "replicate: auto, shard: {size: 2, stage: 1}"},
       StrategyCase{"mesh", 4, 0, "tensor: 4"}, StrategyCase{"mesh", 8, 0, "replicate: 4, tensor: 2"},
+      StrategyCase{"mesh", 4, 0, "shard: {size: 2, stage: 1}, tensor: 2"},
+      StrategyCase{"mesh", 8, 0, "replicate: 2, shard: {size: 2, stage: 2}, tensor: 2"},
       StrategyCase{"parameter_server_threads", 1}, StrategyCase{"parameter_server_threads", 2},
       StrategyCase{"parameter_server_threads", 4, 0, "servers: 2"});
 };

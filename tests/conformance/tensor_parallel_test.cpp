@@ -172,7 +172,11 @@ struct TensorMesh {
   int64_t ranks;
 };
 const std::vector<TensorMesh> kTensorMeshes{{"{tensor: 2, start_method: thread}", 2},
-                                            {"{replicate: 2, tensor: 2, start_method: thread}", 4}};
+                                            {"{replicate: 2, tensor: 2, start_method: thread}", 4},
+                                            {"{shard: {size: 2, stage: 1}, tensor: 2, start_method: thread}", 4},
+                                            {"{shard: {size: 2, stage: 2}, tensor: 2, start_method: thread}", 4},
+                                            {"{shard: {size: 2, stage: 3}, tensor: 2, start_method: thread}", 4},
+                                            {"{replicate: 2, shard: 2, tensor: 2, start_method: thread}", 8}};
 
 TEST(TensorParallel, TrainsTransformersAsOneDevice) {
   // Replicas draw other masks.
@@ -184,6 +188,29 @@ TEST(TensorParallel, TrainsTransformersAsOneDevice) {
   }
 }
 
+TEST(TensorParallel, TrainsIn32BitAsOneDevice) {
+  const auto configure = [](TrainerOptions& options) { options.precision = Spec<Precision>(Config::parse("32", {})); };
+  const TextOptions options{.dropout = 0};
+  const Trained expected = fit("single_device", 1, configure, options);
+  for (const TensorMesh& mesh : kTensorMeshes) {
+    SCOPED_TRACE(mesh.strategy);
+    expect_same(fit(mesh.strategy, mesh.ranks, configure, options), expected, 1e-5);
+  }
+}
+
+TEST(TensorParallel, ClipsEachWholeRowAsOneDevice) {
+  const auto configure = [](TrainerOptions& options) {
+    options.gradient_clip_algorithm = "adaptive";
+    options.gradient_clip_val = 0.01;
+  };
+  const TextOptions options{.dropout = 0};
+  const Trained expected = fit("single_device", 1, configure, options);
+  for (const TensorMesh& mesh : kTensorMeshes) {
+    SCOPED_TRACE(mesh.strategy);
+    expect_same(fit(mesh.strategy, mesh.ranks, configure, options), expected, 1e-12);
+  }
+}
+
 TEST(TensorParallel, WorksWithCheckpointedActivationsAndAveragedWeights) {
   const auto configure = [](TrainerOptions& options) {
     options.activation_checkpointing.units = {"FusedBlock", "TransformerBlock"};
@@ -192,6 +219,11 @@ TEST(TensorParallel, WorksWithCheckpointedActivationsAndAveragedWeights) {
   };
   const Trained expected = fit("single_device", 1, configure);
   expect_same(fit(kTensorMeshes[0].strategy, kTensorMeshes[0].ranks, configure), expected, 1e-12);
+  // Replicas draw other masks.
+  const TextOptions options{.dropout = 0};
+  const TensorMesh& sharded = kTensorMeshes[4];
+  expect_same(fit(sharded.strategy, sharded.ranks, configure, options), fit("single_device", 1, configure, options),
+              1e-12);
 }
 
 std::string failure(const TensorMesh& mesh, const TextOptions& options,
@@ -216,24 +248,26 @@ TEST(TensorParallel, SaysWhatItCannotDo) {
               HasSubstr("the weight 'fused.up.weight' is cut by column over 2 ranks, and aten::einsum"));
 }
 
-TEST(TensorParallel, TheModuleHasAllItsWeightsAfterACall) {
+class TensorMeshes : public ::testing::TestWithParam<size_t> {};
+INSTANTIATE_TEST_SUITE_P(Meshes, TensorMeshes, ::testing::Range<size_t>(1, 5));
+
+TEST_P(TensorMeshes, TheModuleHasAllItsWeightsAfterACall) {
   const auto module = make<Text>();
   TrainerOptions options = quiet(1);
-  options.strategy = Spec<Strategy>(Config::parse(kTensorMeshes[1].strategy, {}));
-  options.devices = kTensorMeshes[1].ranks;
+  options.strategy = Spec<Strategy>(Config::parse(kTensorMeshes[GetParam()].strategy, {}));
+  options.devices = kTensorMeshes[GetParam()].ranks;
   std::atomic<int> looks = 0;
   options.callbacks = {make<LambdaCallback>(
       {.on_train_batch_end = [&](Trainer& trainer, Module& own, const StepOutput&, const Batch&, int64_t) {
         const at::NoGradGuard no_gradients;
         const auto weight = [&] { return own.named_parameters()["fused.qkv.weight"].detach(); };
-        const at::Tensor share = weight().clone();
-        for (const double factor : {2.0, 0.5}) {
-          {
-            const auto all = trainer.full_parameters(own);
-            EXPECT_EQ(weight().sizes().vec(), (std::vector<int64_t>{3 * kWidth, kWidth}));
-            weight().mul_(factor);
-          }
-          EXPECT_TRUE(at::equal(weight(), factor == 2.0 ? 2 * share : share));  // with what was written
+        at::Tensor before;
+        for (const double factor : {2.0, 0.5, 1.0}) {
+          const auto all = trainer.full_parameters(own);
+          EXPECT_EQ(weight().sizes().vec(), (std::vector<int64_t>{3 * kWidth, kWidth}));
+          if (!before.defined()) before = weight().clone();
+          EXPECT_TRUE(at::equal(weight(), factor == 0.5 ? 2 * before : before));  // with what was written
+          weight().mul_(factor);
         }
         ++looks;
       }})};
