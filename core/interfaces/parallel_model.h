@@ -27,7 +27,7 @@ class ParallelModel {
     std::string name;
     at::Tensor parameter = {};  ///< of the module; undefined for a buffer
     ParameterPart part;
-    bool is_copy = false;  ///< whole on every rank, beside others that ranks divide: norms count it once
+    bool is_copy = false;  ///< another rank of the group has the same part, which norms count instead of this one
   };
   struct Ranks {
     std::shared_ptr<Collective> group = nullptr;  ///< those with other parts; nullptr: this one has all of them
