@@ -159,6 +159,8 @@
 #include <levin/core/models/language_model_files.h>
 #include <levin/core/models/text_perplexity.h>
 #include <levin/core/nn/activation_checkpointing.h>
+#include <levin/core/nn/adapter_options.h>
+#include <levin/core/nn/adapters.h>
 #include <levin/core/nn/checkpoint.h>
 #include <levin/core/nn/cut_logits.h>
 #include <levin/core/nn/exported_program.h>

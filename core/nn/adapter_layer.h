@@ -1,0 +1,76 @@
+#pragma once
+
+#include <levin/core/nn/adapter_options.h>
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace levin::detail {
+
+/// One adapter of one layer: parameters `lora_A` [rank, in] and `lora_B` [out, rank]; of an embedding [rank, rows] and
+/// [features, rank].
+class LoraPair : public torch::nn::Module {
+ public:
+  LoraPair(const at::Tensor& weight, bool is_embedding, const AdapterOptions& options);
+
+  /// Returns what it adds to the weight, in the weight's shape.
+  at::Tensor delta() const;
+  double scale() const { return scale_; }
+  double dropout() const { return dropout_; }
+  bool is_embedding() const { return is_embedding_; }
+  const AdapterOptions& options() const { return options_; }
+
+  at::Tensor lora_A, lora_B;
+
+ private:
+  AdapterOptions options_;
+  bool is_embedding_;
+  double scale_;
+  double dropout_;
+};
+
+/// The adapters of a layer: its child module `adapters`, with a LoraPair for each, by name.
+class AdapterLayer : public torch::nn::Module {
+ public:
+  /// `path`: of the layer, with the weight [out, in], or [rows, features] of an embedding.
+  AdapterLayer(std::string path, at::Tensor weight, bool is_embedding);
+
+  const std::string& path() const { return path_; }
+  const at::Tensor& weight() const { return weight_; }
+  bool is_embedding() const { return is_embedding_; }
+  std::shared_ptr<LoraPair> add(const AdapterOptions& options);
+  void remove(const std::string& adapter);
+  /// Returns the adapter of a name, or nullptr.
+  std::shared_ptr<LoraPair> find(const std::string& adapter) const;
+  std::vector<std::pair<std::string, std::shared_ptr<LoraPair>>> all() const;
+
+  /// Those whose sum is added; they alone are trained.
+  void set_active(const std::vector<std::string>& adapters);
+  const std::vector<std::shared_ptr<LoraPair>>& active() const { return active_; }
+  bool is_merged() const { return unmerged_.defined(); }
+  /// Whether the layer's call adds anything to what the weight gives.
+  bool adds() const { return !active_.empty() && !is_merged(); }
+  void merge();
+  void unmerge();
+  /// Puts the behaviour in front of the weight, where it is not there.
+  void attach();
+
+ private:
+  void set_trained(bool trained) const;
+
+  std::string path_;
+  at::Tensor weight_;
+  bool is_embedding_;
+  std::vector<std::shared_ptr<LoraPair>> active_;
+  at::Tensor unmerged_;  ///< the weight before merge()
+};
+
+/// Returns the layers of a module that have adapters, in its order, each once.
+std::vector<std::shared_ptr<AdapterLayer>> adapter_layers(const torch::nn::Module& module);
+
+}  // namespace levin::detail

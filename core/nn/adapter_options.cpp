@@ -1,0 +1,17 @@
+#include <levin/core/nn/adapter_options.h>
+
+namespace levin {
+
+void AdapterOptions::describe(Schema<AdapterOptions>& schema) {
+  using O = AdapterOptions;
+  schema.field("name", &O::name, "`lora`, or `rslora`, which scales by alpha / √rank; empty: no adapters")
+      .one_of({"", "lora", "rslora"});
+  schema.field("rank", &O::rank, "rank of the products").at_least(1);
+  schema.field("alpha", &O::alpha, "numerator of the scale, alpha / rank");
+  schema.field("dropout", &O::dropout, "dropout of the layers' inputs, as the adapters see them").at_least(0).below(1);
+  schema.field("targets", &O::targets, "paths of linear layers and embeddings (*.q_proj)");
+  schema.field("modules_to_save", &O::modules_to_save, "paths of modules that are trained whole, as a new head");
+  schema.field("adapter", &O::adapter, "name of this adapter");
+}
+
+}  // namespace levin

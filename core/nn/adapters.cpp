@@ -1,0 +1,205 @@
+#include <levin/core/nn/adapters.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/base/released_storage.h>
+#include <levin/core/base/wildcard.h>
+#include <levin/core/nn/adapter_layer.h>
+
+#include <fmt/format.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+
+#include <algorithm>
+#include <memory>
+#include <set>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace levin {
+namespace {
+
+struct FoundLayer {
+  std::string path;
+  torch::nn::Module* layer;
+  at::Tensor weight;
+  bool is_embedding;
+};
+
+std::vector<FoundLayer> layers_of(const torch::nn::Module& module) {
+  std::vector<FoundLayer> layers;
+  std::unordered_set<const void*> seen;
+  for (const auto& entry : module.named_modules("", /*include_self=*/false)) {
+    if (!seen.insert(entry.value().get()).second) continue;
+    if (const auto* linear = entry.value()->as<torch::nn::LinearImpl>())
+      layers.push_back({entry.key(), entry.value().get(), linear->weight, /*is_embedding=*/false});
+    if (const auto* embedding = entry.value()->as<torch::nn::EmbeddingImpl>())
+      layers.push_back({entry.key(), entry.value().get(), embedding->weight, /*is_embedding=*/true});
+  }
+  return layers;
+}
+
+/// The first few of many names.
+std::string some_of(const std::vector<std::string>& names) {
+  constexpr size_t kMost = 8;
+  if (names.empty()) return "there is none";
+  if (names.size() <= kMost) return join(names);
+  return fmt::format("{} and {} more", join(std::span(names).first(kMost)), names.size() - kMost);
+}
+
+bool matches_any(const std::vector<std::string>& patterns, const std::string& path) {
+  return std::ranges::any_of(patterns, [&](const std::string& pattern) { return matches_wildcard(pattern, path); });
+}
+
+void require_matches(const char* option, const std::vector<std::string>& patterns,
+                     const std::vector<std::string>& paths, const std::string& kind) {
+  for (const std::string& pattern : patterns)
+    if (std::ranges::none_of(paths, [&](const std::string& path) { return matches_wildcard(pattern, path); }))
+      throw ConfigError(
+          fmt::format("adapters.{}: '{}' matches no {}; valid: {}; hint: `*` stands for any characters, "
+                      "as in *.q_proj",
+                      option, pattern, kind, some_of(paths)));
+}
+
+void check_options(const AdapterOptions& options) {
+  if (options.name != "lora" && options.name != "rslora")
+    throw ConfigError(fmt::format("adapters.name: got '{}'; valid: lora, rslora", options.name));
+  if (options.targets.empty())
+    throw ConfigError("adapters.targets is not set; hint: paths of linear layers, as in [\"*.q_proj\", \"*.v_proj\"]");
+  if (options.rank < 1 || options.dropout < 0 || options.dropout >= 1)
+    throw ConfigError(fmt::format("adapters: rank is at least 1 and dropout at least 0 and below 1; got {} and {}",
+                                  options.rank, options.dropout));
+  if (options.adapter.empty() || options.adapter.find('.') != std::string::npos)
+    throw ConfigError(fmt::format("adapters.adapter: got '{}'; valid: a name without dots", options.adapter));
+}
+
+void check_layer(const FoundLayer& found, const AdapterOptions& options) {
+  const int64_t smallest = std::min(found.weight.size(0), found.weight.size(1));
+  if (options.rank > smallest)
+    throw ConfigError(fmt::format("adapters.rank: got {}, above the sizes of '{}' [{}, {}]; valid: at most {}",
+                                  options.rank, found.path, found.weight.size(0), found.weight.size(1), smallest));
+  if (is_released(found.weight))
+    throw ConfigError(
+        fmt::format("adapters: the weight of '{}' was divided over ranks as it was built; hint: build "
+                    "the layers in the module's constructor",
+                    found.path));
+  if (const auto* children = found.layer->named_children().find("adapters");
+      children != nullptr && std::dynamic_pointer_cast<detail::AdapterLayer>(*children) == nullptr)
+    throw ConfigError(fmt::format("adapters: '{}' has a module 'adapters' of its own", found.path));
+}
+
+std::shared_ptr<detail::AdapterLayer> adapters_of(const FoundLayer& found) {
+  const auto children = found.layer->named_children();
+  const auto* const there = children.find("adapters");
+  return there == nullptr ? nullptr : std::dynamic_pointer_cast<detail::AdapterLayer>(*there);
+}
+
+void require_names(const torch::nn::Module& module, const std::vector<std::string>& adapters) {
+  const std::vector<std::string> names = adapter_names(module);
+  for (const std::string& adapter : adapters)
+    if (std::ranges::find(names, adapter) == names.end())
+      throw Error("adapters", fmt::format("the module has no adapter '{}'{}", adapter,
+                                          names.empty() ? "" : valid_names_hint(adapter, names)));
+}
+
+void require_unmerged(const torch::nn::Module& module) {
+  for (const auto& layer : detail::adapter_layers(module))
+    if (layer->is_merged())
+      throw Error("adapters",
+                  "the adapters are merged into the weights; hint: unmerge_adapters before others are used");
+}
+
+}  // namespace
+
+std::vector<std::string> add_adapters(torch::nn::Module& module, const AdapterOptions& options) {
+  check_options(options);
+  require_unmerged(module);
+  if (const auto names = adapter_names(module); std::ranges::find(names, options.adapter) != names.end())
+    throw ConfigError(
+        fmt::format("adapters.adapter: the module has an adapter '{}'; hint: another name", options.adapter));
+
+  std::vector<std::string> modules;
+  for (const auto& entry : module.named_modules("", /*include_self=*/false)) modules.push_back(entry.key());
+  require_matches("modules_to_save", options.modules_to_save, modules, "module");
+
+  const std::vector<FoundLayer> layers = layers_of(module);
+  std::vector<std::string> paths;
+  for (const FoundLayer& layer : layers) paths.push_back(layer.path);
+  require_matches("targets", options.targets, paths, "linear layer or embedding");
+
+  std::vector<FoundLayer> targets;
+  std::unordered_map<const void*, std::string> path_of_weight;
+  for (const auto& layer : detail::adapter_layers(module))
+    path_of_weight.emplace(layer->weight().unsafeGetTensorImpl(), layer->path());
+  for (const FoundLayer& found : layers) {
+    if (!matches_any(options.targets, found.path) || matches_any(options.modules_to_save, found.path)) continue;
+    check_layer(found, options);
+    const auto [other, is_new] = path_of_weight.emplace(found.weight.unsafeGetTensorImpl(), found.path);
+    if (other->second != found.path)
+      throw ConfigError(
+          fmt::format("adapters.targets: '{}' and '{}' share their weight, so that their calls cannot be "
+                      "told apart; hint: a pattern that matches one of them",
+                      other->second, found.path));
+    targets.push_back(found);
+  }
+  if (targets.empty())
+    throw ConfigError("adapters.targets: all layers that match are in modules_to_save; hint: leave some to adapters");
+
+  for (const at::Tensor& parameter : module.parameters()) parameter.set_requires_grad(false);
+  for (const auto& entry : module.named_modules("", /*include_self=*/false))
+    if (matches_any(options.modules_to_save, entry.key()))
+      for (const at::Tensor& parameter : entry.value()->parameters()) parameter.set_requires_grad(true);
+  std::vector<std::string> adapted;
+  for (const FoundLayer& found : targets) {
+    auto layer = adapters_of(found);
+    if (layer == nullptr)
+      layer = found.layer->register_module(
+          "adapters", std::make_shared<detail::AdapterLayer>(found.path, found.weight, found.is_embedding));
+    const auto pair = layer->add(options);
+    pair->train(found.layer->is_training());
+    layer->attach();
+    adapted.push_back(found.path);
+  }
+  set_active_adapters(module, {options.adapter});
+  return adapted;
+}
+
+void remove_adapter(torch::nn::Module& module, const std::string& adapter) {
+  require_names(module, {adapter});
+  require_unmerged(module);
+  for (const auto& layer : detail::adapter_layers(module))
+    if (layer->find(adapter) != nullptr) layer->remove(adapter);
+}
+
+std::vector<std::string> adapter_names(const torch::nn::Module& module) {
+  std::set<std::string> names;
+  for (const auto& layer : detail::adapter_layers(module))
+    for (const auto& [name, pair] : layer->all()) names.insert(name);
+  return {names.begin(), names.end()};
+}
+
+void set_active_adapters(torch::nn::Module& module, const std::vector<std::string>& adapters) {
+  require_names(module, adapters);
+  require_unmerged(module);
+  for (const auto& layer : detail::adapter_layers(module)) layer->set_active(adapters);
+}
+
+std::vector<std::string> active_adapters(const torch::nn::Module& module) {
+  std::set<std::string> names;
+  for (const auto& layer : detail::adapter_layers(module))
+    for (const auto& pair : layer->active()) names.insert(pair->options().adapter);
+  return {names.begin(), names.end()};
+}
+
+void merge_adapters(torch::nn::Module& module) {
+  for (const auto& layer : detail::adapter_layers(module)) layer->merge();
+}
+
+void unmerge_adapters(torch::nn::Module& module) {
+  for (const auto& layer : detail::adapter_layers(module)) layer->unmerge();
+}
+
+void reattach_adapters(torch::nn::Module& module) {
+  for (const auto& layer : detail::adapter_layers(module)) layer->attach();
+}
+
+}  // namespace levin

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <levin/core/nn/adapter_options.h>
+
+#include <string>
+#include <vector>
+
+namespace torch::nn {
+class Module;
+}
+
+namespace levin {
+
+/// Adds adapters to layers of a module, whose forward stays as it is: each torch::nn::Linear and torch::nn::Embedding
+/// whose path matches `targets` computes weight · x + scale · B · A · x from then on, with scale = alpha / rank (lora)
+/// or alpha / √rank (rslora: Kalajdzievski, "A Rank Stabilization Scaling Factor for Fine-Tuning with LoRA", 2023,
+/// arXiv:2312.03732). A begins random and B zero, in an embedding the other way round, so that outputs stay as they
+/// were.
+///
+/// All parameters but the adapter's and those of `modules_to_save` are frozen. The adapter's are parameters of the
+/// module: `PATH.adapters.NAME.lora_A` [rank, in] and `lora_B` [out, rank], of the weight's type. A further adapter
+/// becomes the active one. The module is owned by a shared_ptr. Returns the paths of the layers.
+///
+/// Throws ConfigError for patterns that match nothing, a rank above a layer's sizes, an adapter that is there, and
+/// layers that share their weight.
+std::vector<std::string> add_adapters(torch::nn::Module& module, const AdapterOptions& options);
+
+/// Takes an adapter away; the others stay as they are. Throws levin::Error where there is none of that name.
+void remove_adapter(torch::nn::Module& module, const std::string& adapter);
+/// Returns the names of a module's adapters, in alphabetical order.
+std::vector<std::string> adapter_names(const torch::nn::Module& module);
+
+/// Has the layers add the sum of these adapters, which alone are trained; none: the weights alone. Throws levin::Error
+/// for a name that is not there, and for merged adapters.
+void set_active_adapters(torch::nn::Module& module, const std::vector<std::string>& adapters);
+/// Returns the names of the active adapters, in alphabetical order.
+std::vector<std::string> active_adapters(const torch::nn::Module& module);
+
+/// Adds what the active adapters compute to the weights, which then cost what they cost without adapters. The weights
+/// from before are kept for unmerge_adapters, which restores them to the bit. Nothing of an adapter is trained
+/// meanwhile. Does nothing where they are merged.
+void merge_adapters(torch::nn::Module& module);
+void unmerge_adapters(torch::nn::Module& module);
+
+/// Has the weights find their adapters again where something has given them other memory (Module::to, set_data). The
+/// trainer calls it.
+void reattach_adapters(torch::nn::Module& module);
+
+}  // namespace levin
