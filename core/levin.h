@@ -114,6 +114,7 @@
 #include <levin/core/export/export_model.h>
 #include <levin/core/export/export_options.h>
 #include <levin/core/interchange/write_weights.h>
+#include <levin/core/interfaces/adapter_files.h>
 #include <levin/core/interfaces/backward_options.h>
 #include <levin/core/interfaces/callback.h>
 #include <levin/core/interfaces/checkpointer.h>

@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/models/language_model_files.h>
+#include <levin/core/nn/adapters.h>
 #include <levin/core/nn/transformer/language_model_config.h>
 
 #include <ATen/TensorOperators.h>
@@ -24,6 +25,8 @@ void CausalLmOptions::describe(Schema<CausalLmOptions>& schema) {
   using O = CausalLmOptions;
   schema.field("path", &O::path, "a folder of Hugging Face with config.json and weights, or a config.json");
   schema.field("pretrained", &O::pretrained, "start from the folder's weights; false: random ones");
+  schema.field("adapters", &O::adapters,
+               "what is trained instead of the weights: {name: lora, rank: 8, targets: [\"*.q_proj\"]}");
 }
 
 CausalLm::CausalLm(const Options& options) : is_pretrained_(options.pretrained) {
@@ -34,6 +37,7 @@ CausalLm::CausalLm(const Options& options) : is_pretrained_(options.pretrained) 
   config_ = (std::filesystem::is_directory(path) ? path / "config.json" : path).string();
   model_ = register_module("model",
                            options.pretrained ? load_language_model(options.path) : nn::CausalLanguageModel(described));
+  if (!options.adapters.name.empty()) add_adapters(*this, options.adapters);
 }
 
 StepOutput CausalLm::step(const Batch& batch, const std::string& name) {
@@ -60,6 +64,20 @@ WeightRules CausalLm::rules_of(const std::string& path) const {
 }
 
 std::string CausalLm::folder() const { return std::filesystem::path(config_).parent_path().string(); }
+
+AdapterFilesOptions CausalLm::adapter_files(const std::string& adapter) const {
+  return {
+      .adapter = adapter,
+      .path_in_file = [this](const std::string& path) { return hugging_face_path(model_->options(), path, "model."); },
+      .base = folder(),
+      .task_type = "CAUSAL_LM"};
+}
+
+void CausalLm::save_adapter(const std::string& folder) const { levin::save_adapter(*this, folder, adapter_files("")); }
+
+void CausalLm::load_adapter(const std::string& folder, const std::string& adapter) {
+  levin::load_adapter(*this, folder, adapter_files(adapter));
+}
 
 void CausalLm::save_folder(const std::string& folder) const { save_language_model(model_, folder, config_); }
 

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <levin/core/base/schema.h>
+#include <levin/core/interfaces/adapter_files.h>
 #include <levin/core/interfaces/foreign_weights.h>
 #include <levin/core/interfaces/module.h>
+#include <levin/core/nn/adapter_options.h>
 #include <levin/core/nn/transformer/language_model.h>
 
 #include <cstdint>
@@ -13,6 +15,7 @@ namespace levin {
 struct CausalLmOptions {
   std::string path = {};   ///< a folder of Hugging Face, or a config.json
   bool pretrained = true;  ///< false: random weights, as config.json alone gives
+  AdapterOptions adapters = {};
 
   static void describe(Schema<CausalLmOptions>& schema);
 };
@@ -40,9 +43,13 @@ class CausalLm : public Module, public ForeignWeights {
   std::string folder() const;
   /// Writes a folder for from_pretrained, with the config.json of `path`; see save_language_model.
   void save_folder(const std::string& folder) const;
+  /// Writes the active adapter as PEFT does, or adds that of a folder of PEFT; see save_adapter and load_adapter.
+  void save_adapter(const std::string& folder) const;
+  void load_adapter(const std::string& folder, const std::string& adapter = "default");
 
  private:
   StepOutput step(const Batch& batch, const std::string& name);
+  AdapterFilesOptions adapter_files(const std::string& adapter) const;
 
   std::string config_;  ///< the config.json
   bool is_pretrained_;

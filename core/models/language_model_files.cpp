@@ -1,6 +1,7 @@
 #include <levin/core/models/language_model_files.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/nn/adapter_layer.h>
 #include <levin/core/nn/transformer/language_model_config.h>
 
 #include <ATen/core/grad_mode.h>
@@ -9,6 +10,7 @@
 
 #include <algorithm>
 #include <map>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -77,6 +79,22 @@ nn::CausalLanguageModel load_language_model(const std::string& folder) {
   return model;
 }
 
+std::string hugging_face_path(const nn::LanguageModelOptions& options, const std::string& path,
+                              const std::string& module_prefix) {
+  if (is_gpt2(options))
+    throw Error("adapters",
+                "GPT-2's files have queries, keys and values in one layer, so that adapters of this model do "
+                "not fit them; hint: save_folder writes them merged");
+  const std::string net = module_prefix + "net.";
+  const size_t dot = path.find('.', net.size());
+  if (!path.starts_with(net) || dot == std::string::npos) return path;
+  const int64_t member = std::stoll(path.substr(net.size(), dot - net.size()));
+  const std::string rest = path.substr(dot + 1);
+  if (member == 0) return "model." + rest + (rest == "embed_tokens" ? ".weight" : "");
+  if (member <= options.layers) return fmt::format("model.layers.{}.{}", member - 1, rest);
+  return rest == "lm_head" ? "lm_head.weight" : "model." + rest;
+}
+
 void save_language_model(const nn::CausalLanguageModel& model, const std::string& folder, const std::string& config) {
   const at::NoGradGuard no_gradients;
   const nn::LanguageModelOptions& options = model->options();
@@ -84,7 +102,18 @@ void save_language_model(const nn::CausalLanguageModel& model, const std::string
   const std::string prefix = file_prefix(options);
   const std::string head = fmt::format("net.{}.", options.layers + 1);
   std::map<std::string, at::Tensor> left;
-  for (const auto& entry : model->named_parameters()) left[entry.key()] = entry.value().detach();
+  std::unordered_map<const void*, at::Tensor> merged;  // no tensor: an adapter's own
+  for (const auto& layer : detail::adapter_layers(*model)) {
+    for (const at::Tensor& parameter : layer->parameters()) merged[parameter.unsafeGetTensorImpl()] = at::Tensor();
+    merged[layer->weight().unsafeGetTensorImpl()] = layer->merged_weight();
+  }
+  for (const auto& entry : model->named_parameters()) {
+    const auto found = merged.find(entry.value().unsafeGetTensorImpl());
+    if (found == merged.end())
+      left[entry.key()] = entry.value().detach();
+    else if (found->second.defined())
+      left[entry.key()] = found->second;
+  }
   std::vector<std::pair<std::string, TensorLeaf>> named;
   const auto take = [&](const std::string& name) {
     const auto found = left.find(name);

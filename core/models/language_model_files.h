@@ -22,8 +22,14 @@ LoadWeightsOptions language_model_weights(const nn::LanguageModelOptions& option
 /// ConfigError, for tensors of other shapes too.
 nn::CausalLanguageModel load_language_model(const std::string& folder);
 
+/// Returns the path that Hugging Face's files have for a layer or a parameter of an nn::CausalLanguageModel under
+/// `module_prefix` ("net.1.mlp.up_proj" and "model.layers.0.mlp.up_proj"). Throws levin::Error for GPT-2, whose files
+/// have other layers.
+std::string hugging_face_path(const nn::LanguageModelOptions& options, const std::string& path,
+                              const std::string& module_prefix = "");
+
 /// Writes a folder for from_pretrained: weights under Hugging Face's names, and a copy of `config`, the config.json of
-/// the model.
+/// the model. Active adapters are merged into what is written.
 void save_language_model(const nn::CausalLanguageModel& model, const std::string& folder, const std::string& config);
 
 }  // namespace levin

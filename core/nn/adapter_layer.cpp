@@ -72,12 +72,12 @@ class AdapterBehaviour final : public WeightBehaviour {
 
 }  // namespace
 
-LoraPair::LoraPair(const at::Tensor& weight, bool is_embedding, const AdapterOptions& options)
-    : options_(options),
-      is_embedding_(is_embedding),
-      scale_(options.alpha / (options.name == "rslora" ? std::sqrt(static_cast<double>(options.rank))
-                                                       : static_cast<double>(options.rank))),
-      dropout_(is_embedding ? 0 : options.dropout) {
+LoraPair::LoraPair(const at::Tensor& weight, bool is_embedding, std::shared_ptr<const AddedAdapter> adapter)
+    : adapter_(std::move(adapter)), is_embedding_(is_embedding) {
+  const AdapterOptions& options = adapter_->options;
+  const double rank = static_cast<double>(options.rank);
+  scale_ = options.alpha / (options.name == "rslora" ? std::sqrt(rank) : rank);
+  dropout_ = is_embedding ? 0 : options.dropout;
   const auto like = weight.options().requires_grad(false);
   const int64_t in = is_embedding ? weight.size(0) : weight.size(1);
   const int64_t out = is_embedding ? weight.size(1) : weight.size(0);
@@ -101,8 +101,8 @@ at::Tensor LoraPair::delta() const {
 AdapterLayer::AdapterLayer(std::string path, at::Tensor weight, bool is_embedding)
     : path_(std::move(path)), weight_(std::move(weight)), is_embedding_(is_embedding) {}
 
-std::shared_ptr<LoraPair> AdapterLayer::add(const AdapterOptions& options) {
-  return register_module(options.adapter, std::make_shared<LoraPair>(weight_, is_embedding_, options));
+std::shared_ptr<LoraPair> AdapterLayer::add(const std::shared_ptr<const AddedAdapter>& adapter) {
+  return register_module(adapter->options.adapter, std::make_shared<LoraPair>(weight_, is_embedding_, adapter));
 }
 
 void AdapterLayer::remove(const std::string& adapter) {
@@ -134,6 +134,15 @@ void AdapterLayer::set_active(const std::vector<std::string>& adapters) {
 void AdapterLayer::set_trained(bool trained) const {
   for (const auto& pair : active_)
     for (const at::Tensor& tensor : {pair->lora_A, pair->lora_B}) tensor.set_requires_grad(trained);
+}
+
+at::Tensor AdapterLayer::merged_weight() const {
+  const at::NoGradGuard no_gradients;
+  at::Tensor weight = weight_.detach();
+  if (is_merged() || active_.empty()) return weight;
+  weight = weight.clone();
+  for (const auto& pair : active_) weight.add_(pair->delta());
+  return weight;
 }
 
 void AdapterLayer::merge() {

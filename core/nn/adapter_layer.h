@@ -12,26 +12,33 @@
 
 namespace levin::detail {
 
+/// An adapter of a module.
+struct AddedAdapter {
+  AdapterOptions options = {};
+  std::vector<at::Tensor> whole = {};   ///< parameters of modules_to_save
+  std::vector<at::Tensor> frozen = {};  ///< parameters of the module that are neither its own nor of modules_to_save
+};
+
 /// One adapter of one layer: parameters `lora_A` [rank, in] and `lora_B` [out, rank]; of an embedding [rank, rows] and
 /// [features, rank].
 class LoraPair : public torch::nn::Module {
  public:
-  LoraPair(const at::Tensor& weight, bool is_embedding, const AdapterOptions& options);
+  LoraPair(const at::Tensor& weight, bool is_embedding, std::shared_ptr<const AddedAdapter> adapter);
 
   /// Returns what it adds to the weight, in the weight's shape.
   at::Tensor delta() const;
   double scale() const { return scale_; }
   double dropout() const { return dropout_; }
   bool is_embedding() const { return is_embedding_; }
-  const AdapterOptions& options() const { return options_; }
+  const AddedAdapter& adapter() const { return *adapter_; }
 
   at::Tensor lora_A, lora_B;
 
  private:
-  AdapterOptions options_;
+  std::shared_ptr<const AddedAdapter> adapter_;
   bool is_embedding_;
-  double scale_;
-  double dropout_;
+  double scale_ = 1;
+  double dropout_ = 0;
 };
 
 /// The adapters of a layer: its child module `adapters`, with a LoraPair for each, by name.
@@ -43,7 +50,7 @@ class AdapterLayer : public torch::nn::Module {
   const std::string& path() const { return path_; }
   const at::Tensor& weight() const { return weight_; }
   bool is_embedding() const { return is_embedding_; }
-  std::shared_ptr<LoraPair> add(const AdapterOptions& options);
+  std::shared_ptr<LoraPair> add(const std::shared_ptr<const AddedAdapter>& adapter);
   void remove(const std::string& adapter);
   /// Returns the adapter of a name, or nullptr.
   std::shared_ptr<LoraPair> find(const std::string& adapter) const;
@@ -55,6 +62,8 @@ class AdapterLayer : public torch::nn::Module {
   bool is_merged() const { return unmerged_.defined(); }
   /// Whether the layer's call adds anything to what the weight gives.
   bool adds() const { return !active_.empty() && !is_merged(); }
+  /// Returns the weight with what the active adapters add to it.
+  at::Tensor merged_weight() const;
   void merge();
   void unmerge();
   /// Puts the behaviour in front of the weight, where it is not there.

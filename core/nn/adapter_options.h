@@ -15,7 +15,8 @@ struct AdapterOptions {
   double alpha = 16;
   double dropout = 0;
   std::vector<std::string> targets = {};          ///< paths of layers; `*` stands for any characters
-  std::vector<std::string> modules_to_save = {};  ///< paths of modules that are trained whole
+  std::vector<std::string> modules_to_save = {};  ///< paths of modules and parameters that are trained whole
+  bool save_adapters_only = false;                ///< checkpoints leave out what is frozen
   std::string adapter = "default";                ///< its own name, where a module has several
 
   static void describe(Schema<AdapterOptions>& schema);

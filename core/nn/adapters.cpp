@@ -50,6 +50,16 @@ bool matches_any(const std::vector<std::string>& patterns, const std::string& pa
   return std::ranges::any_of(patterns, [&](const std::string& pattern) { return matches_wildcard(pattern, path); });
 }
 
+/// Whether a parameter, or a module that it is in, is to be trained whole.
+bool is_saved_whole(const AdapterOptions& options, std::string path) {
+  for (;;) {
+    if (matches_any(options.modules_to_save, path)) return true;
+    const size_t dot = path.rfind('.');
+    if (dot == std::string::npos) return false;
+    path.resize(dot);
+  }
+}
+
 void require_matches(const char* option, const std::vector<std::string>& patterns,
                      const std::vector<std::string>& paths, const std::string& kind) {
   for (const std::string& pattern : patterns)
@@ -119,7 +129,8 @@ std::vector<std::string> add_adapters(torch::nn::Module& module, const AdapterOp
 
   std::vector<std::string> modules;
   for (const auto& entry : module.named_modules("", /*include_self=*/false)) modules.push_back(entry.key());
-  require_matches("modules_to_save", options.modules_to_save, modules, "module");
+  for (const auto& entry : module.named_parameters()) modules.push_back(entry.key());
+  require_matches("modules_to_save", options.modules_to_save, modules, "module or parameter");
 
   const std::vector<FoundLayer> layers = layers_of(module);
   std::vector<std::string> paths;
@@ -131,7 +142,7 @@ std::vector<std::string> add_adapters(torch::nn::Module& module, const AdapterOp
   for (const auto& layer : detail::adapter_layers(module))
     path_of_weight.emplace(layer->weight().unsafeGetTensorImpl(), layer->path());
   for (const FoundLayer& found : layers) {
-    if (!matches_any(options.targets, found.path) || matches_any(options.modules_to_save, found.path)) continue;
+    if (!matches_any(options.targets, found.path) || is_saved_whole(options, found.path + ".weight")) continue;
     check_layer(found, options);
     const auto [other, is_new] = path_of_weight.emplace(found.weight.unsafeGetTensorImpl(), found.path);
     if (other->second != found.path)
@@ -145,16 +156,25 @@ std::vector<std::string> add_adapters(torch::nn::Module& module, const AdapterOp
     throw ConfigError("adapters.targets: all layers that match are in modules_to_save; hint: leave some to adapters");
 
   for (const at::Tensor& parameter : module.parameters()) parameter.set_requires_grad(false);
-  for (const auto& entry : module.named_modules("", /*include_self=*/false))
-    if (matches_any(options.modules_to_save, entry.key()))
-      for (const at::Tensor& parameter : entry.value()->parameters()) parameter.set_requires_grad(true);
+  std::unordered_set<const void*> of_adapters;
+  for (const auto& layer : detail::adapter_layers(module))
+    for (const at::Tensor& parameter : layer->parameters()) of_adapters.insert(parameter.unsafeGetTensorImpl());
+  const auto added = std::make_shared<detail::AddedAdapter>(detail::AddedAdapter{.options = options});
+  for (const auto& entry : module.named_parameters()) {
+    if (of_adapters.contains(entry.value().unsafeGetTensorImpl()) || !is_saved_whole(options, entry.key())) continue;
+    entry.value().set_requires_grad(true);
+    added->whole.push_back(entry.value());
+  }
+  for (const at::Tensor& parameter : module.parameters())
+    if (!parameter.requires_grad() && !of_adapters.contains(parameter.unsafeGetTensorImpl()))
+      added->frozen.push_back(parameter);
   std::vector<std::string> adapted;
   for (const FoundLayer& found : targets) {
     auto layer = adapters_of(found);
     if (layer == nullptr)
       layer = found.layer->register_module(
           "adapters", std::make_shared<detail::AdapterLayer>(found.path, found.weight, found.is_embedding));
-    const auto pair = layer->add(options);
+    const auto pair = layer->add(added);
     pair->train(found.layer->is_training());
     layer->attach();
     adapted.push_back(found.path);
@@ -186,7 +206,7 @@ void set_active_adapters(torch::nn::Module& module, const std::vector<std::strin
 std::vector<std::string> active_adapters(const torch::nn::Module& module) {
   std::set<std::string> names;
   for (const auto& layer : detail::adapter_layers(module))
-    for (const auto& pair : layer->active()) names.insert(pair->options().adapter);
+    for (const auto& pair : layer->active()) names.insert(pair->adapter().options.adapter);
   return {names.begin(), names.end()};
 }
 
@@ -196,6 +216,19 @@ void merge_adapters(torch::nn::Module& module) {
 
 void unmerge_adapters(torch::nn::Module& module) {
   for (const auto& layer : detail::adapter_layers(module)) layer->unmerge();
+}
+
+std::vector<at::Tensor> parameters_left_out(const torch::nn::Module& module) {
+  std::vector<at::Tensor> parameters;
+  std::unordered_set<const detail::AddedAdapter*> seen;
+  for (const auto& layer : detail::adapter_layers(module))
+    for (const auto& [name, pair] : layer->all()) {
+      const detail::AddedAdapter& adapter = pair->adapter();
+      if (!adapter.options.save_adapters_only || !seen.insert(&adapter).second) continue;
+      for (const at::Tensor& parameter : adapter.frozen)
+        if (!parameter.requires_grad()) parameters.push_back(parameter);
+    }
+  return parameters;
 }
 
 void reattach_adapters(torch::nn::Module& module) {

@@ -2,6 +2,8 @@
 
 #include <levin/core/nn/adapter_options.h>
 
+#include <ATen/core/Tensor.h>
+
 #include <string>
 #include <vector>
 
@@ -19,7 +21,7 @@ namespace levin {
 ///
 /// All parameters but the adapter's and those of `modules_to_save` are frozen. The adapter's are parameters of the
 /// module: `PATH.adapters.NAME.lora_A` [rank, in] and `lora_B` [out, rank], of the weight's type. A further adapter
-/// becomes the active one. The module is owned by a shared_ptr. Returns the paths of the layers.
+/// becomes the active one. Returns the paths of the layers.
 ///
 /// Throws ConfigError for patterns that match nothing, a rank above a layer's sizes, an adapter that is there, and
 /// layers that share their weight.
@@ -41,6 +43,9 @@ std::vector<std::string> active_adapters(const torch::nn::Module& module);
 /// meanwhile. Does nothing where they are merged.
 void merge_adapters(torch::nn::Module& module);
 void unmerge_adapters(torch::nn::Module& module);
+
+/// Returns the frozen parameters that checkpoints leave out: those of adapters with save_adapters_only.
+std::vector<at::Tensor> parameters_left_out(const torch::nn::Module& module);
 
 /// Has the weights find their adapters again where something has given them other memory (Module::to, set_data). The
 /// trainer calls it.
