@@ -100,7 +100,8 @@ class PrecisionAtFixedRecall : public ScoreMetric {
   /// Throws levin::ConfigError when an option is out of range.
   explicit PrecisionAtFixedRecall(const Options& options = {});
 
-  /// Returns float64: a scalar, or [num_classes] for several classes; 0 where no threshold has that recall.
+  /// Returns float64: a scalar, or [num_classes] for several classes; 0 where no threshold has that recall, and
+  /// without positives.
   at::Tensor compute() const override;
   /// Returns the thresholds of these precisions, of equal ones that of the highest recall; NaN where they are 0.
   at::Tensor threshold() const;
@@ -126,7 +127,8 @@ class RecallAtFixedPrecision : public ScoreMetric {
   /// Throws levin::ConfigError when an option is out of range.
   explicit RecallAtFixedPrecision(const Options& options = {});
 
-  /// Returns float64: a scalar, or [num_classes] for several classes; 0 where no threshold has that precision.
+  /// Returns float64: a scalar, or [num_classes] for several classes; 0 where no threshold has that
+  /// precision, and without positives.
   at::Tensor compute() const override;
   /// Returns the thresholds of these recalls, of equal ones that of the highest precision; NaN where they are 0.
   at::Tensor threshold() const;

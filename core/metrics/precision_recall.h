@@ -74,7 +74,8 @@ class JaccardIndex : public ClassScoreMetric {
   explicit JaccardIndex(const Options& options) : ClassScoreMetric("JaccardIndex", options, &detail::jaccard_score) {}
 };
 
-/// Share of the samples labelled as a class that are predicted otherwise.
+/// Share of the samples labelled as a class that are predicted otherwise; 1 for a class that is predicted and never
+/// labelled, as torchmetrics has it.
 class HammingDistance : public ClassScoreMetric {
  public:
   explicit HammingDistance(const Options& options)

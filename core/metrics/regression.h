@@ -50,7 +50,7 @@ class MeanAbsolutePercentageError : public SumMetric {
 };
 
 /// Base of those that follow from the first and second moments of predictions, targets and errors. No digits are lost
-/// where values are large beside their differences.
+/// where values are large beside their differences. They are NaN where a value is infinite.
 class MomentMetric : public Metric {
  public:
   /// Adds a batch of any shape. Throws levin::Error when the two shapes differ: nothing is broadcast.
