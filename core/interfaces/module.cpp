@@ -4,6 +4,7 @@
 #include <levin/core/base/wildcard.h>
 #include <levin/core/metrics/metric.h>
 #include <levin/core/metrics/metric_collection.h>
+#include <levin/core/nn/adapters.h>
 #include <levin/core/optim/scheduler.h>
 
 #include <c10/core/Scalar.h>
@@ -29,6 +30,8 @@ class TensorCollection {
   explicit TensorCollection(Buffers buffers) : buffers_(buffers) {}
 
   std::vector<std::pair<std::string, at::Tensor>> of(const torch::nn::Module& module) {
+    if (buffers_ == Buffers::kPersistent)
+      for (const at::Tensor& parameter : parameters_left_out(module)) seen_.insert(parameter.unsafeGetTensorImpl());
     add(module, "");
     return std::move(found_);
   }

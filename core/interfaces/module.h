@@ -272,7 +272,8 @@ void unfreeze(torch::nn::Module& module);
 
 /// Parameters and buffers by dotted name, each tensor once: a submodule registered twice appears under its first name.
 std::vector<std::pair<std::string, at::Tensor>> named_tensors(const torch::nn::Module& module);
-/// Those that checkpoints and files of weights have: without non_persistent_buffers of the module or one inside of it.
+/// Those that checkpoints and files of weights have: without non_persistent_buffers of the module or one inside of it,
+/// and without the frozen parameters of adapters with save_adapters_only.
 std::vector<std::pair<std::string, at::Tensor>> saved_tensors(const torch::nn::Module& module);
 /// Parameters by dotted name, each tensor once, as in named_tensors.
 std::vector<std::pair<std::string, at::Tensor>> named_unique_parameters(const torch::nn::Module& module);

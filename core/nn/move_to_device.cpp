@@ -1,5 +1,7 @@
 #include <levin/core/nn/move_to_device.h>
 
+#include <levin/core/nn/weight_behaviour.h>
+
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
@@ -18,7 +20,8 @@ void replace_data(const at::Tensor& tensor, const at::Tensor& data) {
 void move_to_device(torch::nn::Module& module, const at::Device& device) {
   const at::NoGradGuard no_grad;
   const auto move = [&](const at::Tensor& tensor) {
-    if (tensor.defined() && tensor.device() != device) replace_data(tensor, tensor.detach().to(device));
+    if (tensor.defined() && tensor.device() != device)
+      replace_data(tensor, with_behaviours_of(tensor, tensor.detach().to(device)));
   };
   for (const at::Tensor& parameter : module.parameters()) move(parameter);
   for (const at::Tensor& buffer : module.buffers()) move(buffer);

@@ -226,6 +226,7 @@ at::Tensor with_behaviours_of(const at::Tensor& weight, const at::Tensor& memory
   const auto of_weight = detail::has_behaviour_key(weight) ? MarkedWeights::instance().find(weight) : nullptr;
   if (of_weight == nullptr) return memory;
   LEVIN_CHECK(weight.sizes() == memory.sizes(), "memory with a weight's behaviours has its shape");
+  const at::NoGradGuard no_grad;
   MarkedWeights::instance().set(
       memory, std::make_shared<MarkedWeight>(MarkedWeight{.name = of_weight->name,
                                                           .sizes = at::DimVector(memory.sizes()),

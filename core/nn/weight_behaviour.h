@@ -52,15 +52,16 @@ class WeightBehaviour {
 /// gradients are enabled or inference mode is, and in a WeightForwardScope. Else (optimizers, checkpoints) they run.
 ///
 /// `name`: of the weight, for messages. What gives the weight other memory (set_data, Module::to) takes its behaviours
-/// away; see has_weight_behaviours. The first call of the process registers kernels with LibTorch's dispatcher.
-/// Thread-safe.
+/// away, unless that memory is from with_behaviours_of; see has_weight_behaviours. The first call of the process
+/// registers kernels with LibTorch's dispatcher. Thread-safe.
 void add_weight_behaviour(const at::Tensor& weight, const std::string& name,
                           std::shared_ptr<WeightBehaviour> behaviour);
-/// Returns `memory`, a view of a larger tensor perhaps, as a tensor with the behaviours of a weight of its shape; as it
-/// is where the weight has none. The weight keeps its own. Thread-safe.
-at::Tensor with_behaviours_of(const at::Tensor& weight, const at::Tensor& memory);
 /// Whether operators still find behaviours for the weight.
 bool has_weight_behaviours(const at::Tensor& weight);
+/// Returns other memory for a weight, of its shape and of any type and device, which operators find with the weight's
+/// behaviours once set_data has given it to the weight; `memory` itself where there are none. The weight keeps its own.
+/// Thread-safe.
+at::Tensor with_behaviours_of(const at::Tensor& weight, const at::Tensor& memory);
 /// Makes the weight an ordinary one.
 void remove_weight_behaviours(const at::Tensor& weight);
 

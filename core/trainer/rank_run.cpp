@@ -13,6 +13,7 @@
 #include <levin/core/connectors/error_context.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/interfaces/tuner.h>
+#include <levin/core/nn/adapters.h>
 #include <levin/core/options/registries.h>
 #include <levin/core/precision/precision.h>
 #include <levin/core/trainer/local_hooks.h>
@@ -204,6 +205,7 @@ void RankRun::set_up_weights(bool weights_only) {
     if (parts_.options.channels_last)
       for (auto& [name, parameter] : named_unique_parameters(module))
         parameter.set_data(parts_.data.in_memory_format(parameter.detach()));
+    reattach_adapters(module);
     const bool before = strategy.divided_model().loads_weights_before_setup();
     if (!path.empty() && before) checkpoints.restore_module(weights_only);
     if (initial && before) checkpoints.load_initial_weights();

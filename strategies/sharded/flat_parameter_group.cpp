@@ -121,15 +121,16 @@ void FlatParameterGroup::lay_out(const at::TensorOptions& like, const std::vecto
   whole_ = at::empty({layout_.flat_size()}, like.dtype(options_.type));
   const bool shares = options_.keeps_parameters && options_.type == stepped && !options_.offload;
   shard_ = shares ? own_part(whole_) : at::zeros({shard_size()}, shard_options(stepped));
-  views_.clear();
+  const std::vector<at::Tensor> before = std::exchange(views_, {});
   local_shards_.clear();
   absent_.clear();
   versions_.clear();
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const auto& [parameter_name, parameter] = parameters_[i];
     const at::Tensor& value = values[i];
-    views_.push_back(with_behaviours_of(
-        parameter, whole_.narrow(0, layout_.offset(i), layout_.parameter_size(i)).view(parameter.sizes())));
+    views_.push_back(
+        with_behaviours_of(before.empty() ? parameter : before[i],
+                           whole_.narrow(0, layout_.offset(i), layout_.parameter_size(i)).view(parameter.sizes())));
     if (value.defined())
       views_.back().copy_(value);
     else
@@ -271,7 +272,9 @@ void FlatParameterGroup::gather_full_parameters() {
   for (size_t i = 0; i < parameters_.size(); ++i)
     replace_data(
         parameters_[i].second,
-        flat.narrow(0, layout_.offset(i), layout_.parameter_size(i)).view(parameters_[i].second.sizes()).clone());
+        with_behaviours_of(
+            views_[i],
+            flat.narrow(0, layout_.offset(i), layout_.parameter_size(i)).view(parameters_[i].second.sizes()).clone()));
 }
 
 // ---- Gradients

@@ -62,6 +62,11 @@ TensorModel::~TensorModel() {
 }
 
 void TensorModel::cut(const CutWeight& weight) {
+  if (has_weight_behaviours(weight.weight))
+    throw Error("tensor",
+                fmt::format("the weight '{}' has adapters, which are not cut along with it; valid: adapters of "
+                            "layers outside of the plan; hint: strategies that shard: {{shard: {}}}",
+                            weight.name, group_->world_size()));
   const at::NoGradGuard no_grad;
   const auto take_share = [&](const std::string& name, const at::Tensor& tensor, int64_t dim, bool is_weight) {
     const DimensionCut cut(group_, dim, weight.rule.parts);

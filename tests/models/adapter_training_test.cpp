@@ -1,0 +1,162 @@
+// Runs that train adapters: checkpoints, and several ranks.
+
+#include "../support/tiny.h"
+
+#include <levin/core/base/error.h>
+#include <levin/core/base/seed.h>
+#include <levin/core/checkpoint/checkpoint.h>
+#include <levin/core/data/tensor_dataset.h>
+#include <levin/core/models/causal_lm.h>
+#include <levin/core/nn/adapters.h>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <map>
+#include <memory>
+#include <string>
+
+namespace levin {
+namespace {
+
+class AdapterTraining : public ::testing::Test {
+ protected:
+  AdapterTraining() {
+    std::ofstream(folder_ + "/config.json") << R"({"model_type": "llama", "vocab_size": 38, "hidden_size": 16,
+      "intermediate_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+      "initializer_range": 0.2})";
+    seed_everything(3);
+    const at::Tensor tokens = at::randint(38, {24, 9});
+    data_ = Batch{{"tokens", tokens.slice(1, 0, 8)}, {"next", tokens.slice(1, 1, 9)}};
+  }
+  struct Run {
+    std::string strategy = "single_device";
+    int64_t ranks = 1;
+    std::string adapters = "{name: lora, rank: 4, alpha: 8, targets: [\"*.q_proj\", \"*.v_proj\", \"*.down_proj\"]}";
+    std::string resume = {};
+    std::string save = {};
+    int64_t max_steps = -1;
+    std::string trainer = "";
+  };
+  std::shared_ptr<CausalLm> fit(const Run& run) {
+    CausalLmOptions model{.path = folder_ + "/config.json", .pretrained = false};
+    before_.clear();
+    seed_everything(11);
+    for (const auto& [name, parameter] : named_unique_parameters(*make<CausalLm>(model)))
+      before_[name] = parameter.detach().clone();
+    seed_everything(11);
+    model.adapters = parse_options<AdapterOptions>(Config::parse(run.adapters, {}), "adapters");
+    auto module = make<CausalLm>(model);
+    TrainerOptions options = parse_options<TrainerOptions>(
+        Config::parse(
+            fmt::format("{{optimizer: {{name: adamw, lr: 0.02}}, strategy: {}{}}}", run.strategy, run.trainer), {}),
+        "");
+    const TrainerOptions quiet = testing::quiet(2);
+    options.max_epochs = 2;
+    options.devices = run.ranks;
+    options.accelerator = quiet.accelerator;
+    options.callbacks = quiet.callbacks;
+    options.logger = quiet.logger;
+    options.enable_checkpointing = quiet.enable_checkpointing;
+    options.enable_progress_bar = options.enable_model_summary = false;
+    options.default_root_dir = folder_;
+    options.max_steps = run.max_steps;
+    Trainer trainer(options);
+    const auto dataset = std::make_shared<data::TensorDataset>(data_);
+    // Global batches of 4.
+    trainer.fit(module, DataLoader(dataset, {.batch_size = 4 / run.ranks, .shuffle = true}), DataLoaders(), run.resume);
+    steps_ = trainer.global_step();
+    if (!run.save.empty()) trainer.save_checkpoint(run.save);
+    return module;
+  }
+  /// Trained parameters by name; the others must have the values that they began with.
+  std::map<std::string, at::Tensor> trained(const CausalLm& module) const {
+    std::map<std::string, at::Tensor> values;
+    for (const auto& [name, parameter] : named_unique_parameters(module)) {
+      if (parameter.requires_grad())
+        values[name] = parameter.detach().clone();
+      else
+        EXPECT_TRUE(at::equal(parameter.to(at::kFloat), before_.at(name))) << name;
+    }
+    return values;
+  }
+  static void expect_near(const std::map<std::string, at::Tensor>& got, const std::map<std::string, at::Tensor>& wanted,
+                          double tolerance) {
+    ASSERT_EQ(got.size(), wanted.size());
+    for (const auto& [name, tensor] : wanted) {
+      EXPECT_GT(tensor.abs().max().item<double>(), 1e-3) << name;
+      EXPECT_LE((got.at(name) - tensor).abs().max().item<double>(), tolerance) << name;
+    }
+  }
+
+  const std::string folder_ = testing::fresh_folder("adapter_training");
+  Batch data_;
+  std::map<std::string, at::Tensor> before_;
+  int64_t steps_ = 0;
+};
+
+TEST_F(AdapterTraining, IsThatOfOneDeviceOnSeveralRanks) {
+  const auto expected = trained(*fit({}));
+  EXPECT_EQ(steps_, 12);
+  EXPECT_EQ(expected.size(), 18);
+  for (const std::string strategy : {"ddp_threads", "{name: sharded_threads, stage: 1}",
+                                     "{name: sharded_threads, stage: 2}", "{name: sharded_threads, stage: 3}"}) {
+    SCOPED_TRACE(strategy);
+    expect_near(trained(*fit({.strategy = strategy, .ranks = 2})), expected, 1e-5);
+    EXPECT_EQ(steps_, 12);
+  }
+}
+
+TEST_F(AdapterTraining, GoesOnToTheBitFromCheckpointsOfAdaptersAlone) {
+  const std::string only =
+      "{name: lora, rank: 4, dropout: 0.1, targets: [\"*.q_proj\"], modules_to_save: [\"*.norm\"], save_adapters_only: "
+      "true}";
+  const auto expected = trained(*fit({.adapters = only}));
+  const std::string checkpoint = folder_ + "/checkpoint";
+  fit({.adapters = only, .save = checkpoint, .max_steps = 7});
+  const State tree = open_checkpoint(checkpoint);
+  EXPECT_EQ(tree.at("model").as_map().size(), 7);
+  for (const auto& [name, tensor] : tree.at("model").as_map())
+    EXPECT_TRUE(name.find(".adapters.") != std::string::npos || name == "model.net.4.norm.weight") << name;
+  expect_near(trained(*fit({.adapters = only, .resume = checkpoint})), expected, 0);
+  EXPECT_EQ(steps_, 12);
+}
+
+TEST_F(AdapterTraining, GoesOnToTheBitFromWholeCheckpoints) {
+  const auto expected = trained(*fit({}));
+  const std::string checkpoint = folder_ + "/checkpoint";
+  fit({.save = checkpoint, .max_steps = 7});
+  EXPECT_GT(open_checkpoint(checkpoint).at("model").as_map().size(), 18);
+  expect_near(trained(*fit({.resume = checkpoint})), expected, 0);
+}
+
+TEST_F(AdapterTraining, ComputesInOtherPrecisions) {
+  const auto expected = trained(*fit({}));
+  const auto wide = trained(*fit({.trainer = ", precision: 64-true"}));
+  ASSERT_EQ(wide.size(), expected.size());
+  for (const auto& [name, tensor] : wide) {
+    EXPECT_EQ(tensor.scalar_type(), at::kDouble);
+    EXPECT_LT((tensor - expected.at(name)).abs().max().item<double>(), 1e-4) << name;
+  }
+  const auto mixed = trained(*fit({.trainer = ", precision: bf16-mixed"}));
+  for (const auto& [name, tensor] : mixed) {
+    EXPECT_EQ(tensor.scalar_type(), at::kFloat);
+    EXPECT_LT((tensor - expected.at(name)).abs().max().item<double>(), 0.2) << name;
+  }
+}
+
+TEST_F(AdapterTraining, OfLayersThatTensorCutsIsRefused) {
+  std::string message;
+  try {
+    fit({.strategy = "{tensor: 2, start_method: thread}", .ranks = 2});
+  } catch (const Error& error) {
+    message = error.what();
+  }
+  EXPECT_THAT(message, ::testing::HasSubstr("the weight 'model.net.1.self_attn.q_proj.weight' has adapters, which are "
+                                            "not cut along with it"));
+}
+
+}  // namespace
+}  // namespace levin
