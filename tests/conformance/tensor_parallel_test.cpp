@@ -244,8 +244,16 @@ TEST(TensorParallel, SaysWhatItCannotDo) {
               HasSubstr("strategy.tensor.plan: the pattern 'heads' matches no weight; did you mean 'head'?"));
   EXPECT_THAT(failure({"{tensor: {size: 2, plan: {head: rows}}, start_method: thread}", 2}, {}),
               HasSubstr("'head' is cut by 'rows'; valid: column, row, vocabulary, whole"));
-  EXPECT_THAT(failure(kTensorMeshes[0], {.mistake = "einsum"}),
-              HasSubstr("the weight 'fused.up.weight' is cut by column over 2 ranks, and aten::einsum"));
+  EXPECT_THAT(failure({"{shard: {size: 2, offload: true}, tensor: 2, start_method: thread}", 4}, {}),
+              HasSubstr("sharded.tensor_group is 2, and the parts are to be in the host's memory (offload); valid: "
+                        "offload: false"));
+  EXPECT_THAT(failure({"{name: sharded_threads, tensor_group: 3}", 4}, {}),
+              HasSubstr("sharded.tensor_group is 3: 4 ranks cannot be divided into groups of 3; valid: a divisor"));
+  EXPECT_THAT(failure({"{name: sharded_threads, tensor_group: 2}", 2}, {}),
+              HasSubstr("no ranks are left to divide what each of them holds; valid: strategy: {tensor: N}"));
+  for (const size_t mesh : {0, 4})
+    EXPECT_THAT(failure(kTensorMeshes[mesh], {.mistake = "einsum"}),
+                HasSubstr("the weight 'fused.up.weight' is cut by column over 2 ranks, and aten::einsum"));
 }
 
 class TensorMeshes : public ::testing::TestWithParam<size_t> {};
