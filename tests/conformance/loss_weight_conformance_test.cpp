@@ -239,7 +239,7 @@ TEST_P(LossWeight, MustBeANumberOfAtLeastZero) {
 /// The ranks' parts of a batch differ in size, whether the data say so beforehand or not.
 TEST_P(LossWeight, OfStepsByHandIsTheNumberOfExamples) {
   if (GetParam().is_pipeline() || std::string(GetParam().strategy) == "dp")
-    GTEST_SKIP() << "manual optimization is refused";
+    GTEST_SKIP() << "manual optimization is refused: see docs/manual-optimization.md";
   for (const bool streams : {false, true})
     for (const int64_t size : {5, 7, 11}) {
       Division division{.size = size, .batch_size = 4, .accumulate = 1, .streams = streams, .net = {.manual = true}};
