@@ -2,7 +2,6 @@
 
 #include <levin/callbacks/monitor.h>
 #include <levin/core/base/log.h>
-#include <levin/core/options/metrics_due.h>
 #include <levin/core/trainer/trainer.h>
 
 #include <fmt/format.h>
@@ -52,7 +51,7 @@ void EarlyStopping::setup(Trainer&, Module&, Stage stage) {
   if (stage != Stage::kFit) return;
   rule_.restore(0, std::nullopt, std::nullopt);
   stopped_epoch_.reset();
-  seen_batch_ = -1;
+  seen_moment_ = -1;
 }
 
 void EarlyStopping::on_train_start(Trainer& trainer, Module&) { ask(trainer); }
@@ -63,14 +62,21 @@ void EarlyStopping::on_train_batch_end(Trainer&, Module&, const StepOutput&, con
 
 void EarlyStopping::on_validation_end(Trainer& trainer, Module&) {
   if (trainer.stage() != Stage::kFit || trainer.sanity_checking()) return;
-  if (moment_.is_validation_end(trainer.options())) check(trainer, true);
+  if (moment_.is_validation_end(trainer)) check(trainer, true);
 }
 
 void EarlyStopping::on_train_epoch_end(Trainer& trainer, Module&) {
   // A run that goes on in the middle of the epoch looks at all of it.
   if (!trainer.epoch_complete()) return;
-  if (moment_.is_train_epoch_end(trainer.options(), trainer.validated(), trainer.current_epoch()))
-    check(trainer, all_metrics_due(trainer.options(), trainer.validated(), moment_.completed_epochs(trainer)));
+  if (moment_.is_train_epoch_end(trainer)) check(trainer, moment_.all_metrics_due(trainer));
+}
+
+void EarlyStopping::on_train_end(Trainer& trainer, Module&) {
+  if (seen_moment_ < 0 && !trainer.validates() && moment_.is_validation_end(trainer))
+    log::rank_zero_warning(
+        fmt::format("early_stopping: '{}' was never looked at, since there are no validation data; hint: "
+                    "check_on_train_epoch_end: true",
+                    options_.monitor));
 }
 
 void EarlyStopping::check(Trainer& trainer, bool metric_required) {
@@ -83,8 +89,8 @@ void EarlyStopping::check(Trainer& trainer, bool metric_required) {
     log::rank_zero_warning_once(error.what());
     return;
   }
-  if (value->batch <= seen_batch_) return;
-  seen_batch_ = value->batch;
+  if (value->moment <= seen_moment_) return;
+  seen_moment_ = value->moment;
   const auto former = rule_.best_score();
   if (rule_.observe(value->value) && options_.verbose && trainer.is_global_zero())
     log::rank_zero_info(fmt::format("{} improved{} to {:.6g}", options_.monitor,
@@ -105,7 +111,7 @@ State EarlyStopping::state_dict() const {
   state["best_score"] = rule_.best_score() ? State(*rule_.best_score()) : State();
   state["stopped_epoch"] = stopped_epoch_ ? State(*stopped_epoch_) : State();
   state["last_score"] = rule_.last_score() ? State(*rule_.last_score()) : State();
-  state["seen_batch"] = seen_batch_;
+  state["seen_batch"] = seen_moment_;
   return state;
 }
 
@@ -117,7 +123,7 @@ void EarlyStopping::load_state_dict(const State& state) {
   const State& stopped = state.at("stopped_epoch");
   rule_.restore(state.at("wait_count").as_int(), number("best_score"), number("last_score"));
   stopped_epoch_ = stopped.is_null() ? std::nullopt : std::optional(stopped.as_int());
-  seen_batch_ = state.at("seen_batch").as_int();
+  seen_moment_ = state.at("seen_batch").as_int();
 }
 
 }  // namespace levin

@@ -51,6 +51,7 @@ class EarlyStopping final : public Callback {
                           int64_t batch_idx) override;
   void on_validation_end(Trainer& trainer, Module& module) override;
   void on_train_epoch_end(Trainer& trainer, Module& module) override;
+  void on_train_end(Trainer& trainer, Module& module) override;
 
   State state_dict() const override;
   /// Restores counters and values; what they ask for follows from the limits of the options.
@@ -64,7 +65,7 @@ class EarlyStopping final : public Callback {
   MonitorMoment moment_;
   StoppingRule rule_;
   std::optional<int64_t> stopped_epoch_;
-  int64_t seen_batch_ = -1;  ///< of the value that it looked at last; see MonitoredValue
+  int64_t seen_moment_ = -1;  ///< of the value that it looked at last; see MonitoredValue
 };
 
 }  // namespace levin

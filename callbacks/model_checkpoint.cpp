@@ -6,7 +6,6 @@
 #include <levin/core/checkpoint/checkpoint.h>
 #include <levin/core/checkpoint/checkpoint_uploader.h>
 #include <levin/core/interfaces/strategy.h>
-#include <levin/core/options/metrics_due.h>
 #include <levin/core/trainer/trainer.h>
 
 #include <fmt/format.h>
@@ -173,7 +172,7 @@ void ModelCheckpoint::on_train_batch_end(Trainer& trainer, Module&, const StepOu
 
 void ModelCheckpoint::on_validation_end(Trainer& trainer, Module&) {
   if (trainer.stage() != Stage::kFit || trainer.sanity_checking()) return;
-  const bool is_moment = moment_.is_validation_end(trainer.options());
+  const bool is_moment = moment_.is_validation_end(trainer);
   if (is_moment && is_epoch_due(trainer))
     save_due(trainer, MadeIn::kThisEpoch, /*metric_required=*/true);
   else if (record_.waits && (is_moment || !saves_by_epoch()))
@@ -181,9 +180,8 @@ void ModelCheckpoint::on_validation_end(Trainer& trainer, Module&) {
 }
 
 void ModelCheckpoint::on_train_epoch_end(Trainer& trainer, Module&) {
-  const TrainerOptions& options = trainer.options();
-  const bool is_moment = moment_.is_train_epoch_end(options, trainer.validated(), trainer.current_epoch());
-  const bool required = all_metrics_due(options, trainer.validated(), moment_.completed_epochs(trainer));
+  const bool is_moment = moment_.is_train_epoch_end(trainer);
+  const bool required = moment_.all_metrics_due(trainer);
   if (is_moment && is_epoch_due(trainer))
     save_due(trainer, MadeIn::kThisEpoch, required);
   else if (record_.waits && (is_moment || !saves_by_epoch()))
@@ -200,11 +198,11 @@ void ModelCheckpoint::on_train_end(Trainer& trainer, Module&) {
   else if (options_.save_last && (record_.last_step != trainer.global_step() || record_.last_is_of_signal ||
                                   record_.newest_path != record_.last_path))
     write_last(trainer, /*is_due=*/true);  // the latter two where a run was ended in between, and goes on
-  if (record_.waits && record_.top.best() == nullptr && !options_.monitor.empty() && options_.save_top_k != 0)
+  if (record_.waits && !options_.monitor.empty() && options_.save_top_k != 0)
     log::rank_zero_warning(fmt::format(
-        "model_checkpoint: training ended before '{}' had a value that ranks a checkpoint, so that none was "
+        "model_checkpoint: training ended before '{}' had a value that ranks the checkpoint due at step {}, so that {} "
         "saved for it; hint: validate more often, or save_last: true",
-        options_.monitor));
+        options_.monitor, record_.considered_step, record_.top.best() == nullptr ? "none was" : "it was not"));
 }
 
 bool ModelCheckpoint::is_epoch_due(const Trainer& trainer) const {
@@ -248,7 +246,8 @@ void ModelCheckpoint::save_due(Trainer& trainer, MadeIn made_in, bool metric_req
 /// Saving was due before, and `last` was saved then.
 void ModelCheckpoint::end_waiting(Trainer& trainer, bool metric_required) {
   if (folder(trainer).empty()) return;
-  if (save_best(trainer, candidates(trainer), MadeIn::kThisEpoch, metric_required) && options_.save_last)
+  const MadeIn made_in = saves_by_epoch() ? MadeIn::kThisEpoch : MadeIn::kThisBatch;
+  if (save_best(trainer, candidates(trainer), made_in, metric_required) && options_.save_last)
     write_last(trainer, /*is_due=*/true);
 }
 
@@ -256,8 +255,8 @@ void ModelCheckpoint::end_waiting(Trainer& trainer, bool metric_required) {
 bool ModelCheckpoint::save_best(Trainer& trainer, const Metrics& metrics, MadeIn made_in, bool metric_required) {
   const auto found = monitored(trainer, metrics);
   if (!found && metric_required) throw missing_metric_error(kComponent, options_.monitor, metrics);
-  const int64_t oldest = made_in == MadeIn::kThisBatch ? trainer.total_batches() : trainer.batches_before_epoch() + 1;
-  if (!found || found->batch < oldest || found->batch <= record_.ranked_batch) {
+  const int64_t oldest = made_in == MadeIn::kThisBatch ? trainer.moment() : trainer.moment_before_epoch() + 1;
+  if (!found || found->moment < oldest || found->moment <= record_.ranked_moment) {
     record_.waits = true;
     return false;
   }
@@ -267,7 +266,7 @@ bool ModelCheckpoint::save_best(Trainer& trainer, const Metrics& metrics, MadeIn
                                        options_.monitor, trainer.current_epoch(), trainer.global_step()));
   Record next = record_;
   next.waits = false;
-  next.ranked_batch = found->batch;
+  next.ranked_moment = found->moment;
   next.current_score = score;
   if (!next.top.accepts(score)) {
     record_ = std::move(next);
@@ -335,7 +334,7 @@ void ModelCheckpoint::write(Trainer& trainer, Record next, const std::string& pa
   std::swap(record_, next);
   try {
     const auto value = monitored(trainer, candidates(trainer));
-    const bool has_value = value && (!is_last || value->batch == trainer.total_batches());
+    const bool has_value = value && (!is_last || value->moment == trainer.moment());
     const bool after_failure = trainer.status() == TrainerStatus::kFailed;
     trainer.save_checkpoint(path,
                             {.path = path,
@@ -424,7 +423,7 @@ State ModelCheckpoint::state_dict() const {
   state["considered_step"] = record_.considered_step;
   state["considered_seconds"] = record_.considered_seconds;
   state["waits"] = record_.waits;
-  state["ranked_batch"] = record_.ranked_batch;
+  state["ranked_batch"] = record_.ranked_moment;
   state["last_step"] = record_.last_step;
   state["last_is_of_signal"] = record_.last_is_of_signal;
   state["was_due_at_end"] = record_.was_due_at_end;
@@ -452,7 +451,7 @@ void ModelCheckpoint::load_state_dict(const State& state) {
   record_.considered_step = state.at("considered_step").as_int();
   record_.considered_seconds = state.at("considered_seconds").as_double();
   record_.waits = state.at("waits").as_bool();
-  record_.ranked_batch = state.at("ranked_batch").as_int();
+  record_.ranked_moment = state.at("ranked_batch").as_int();
   record_.last_step = state.at("last_step").as_int();
   const auto is_set = [&](std::string_view key) {  // a checkpoint of an earlier version does not say
     const State* flag = state.find(key);

@@ -97,7 +97,7 @@ class ModelCheckpoint final : public Checkpointer {
     int64_t considered_step = -1;    ///< the global step at which saving was last due
     double considered_seconds = 0;   ///< the training time of it
     bool waits = false;              ///< saving was due, and no value has come yet that ranks a checkpoint
-    int64_t ranked_batch = -1;       ///< of the value that ranked last; see MonitoredValue
+    int64_t ranked_moment = -1;      ///< of the value that ranked last; see MonitoredValue
     int64_t last_step = -1;          ///< the global step at which `last` was due
     bool last_is_of_signal = false;  ///< `last` is of the moment at which a signal ended training
     bool was_due_at_end = false;     ///< saving was due last because training ended

@@ -42,14 +42,14 @@ std::optional<MonitoredValue> monitored_value(Trainer& trainer, const std::strin
                                               const std::map<std::string, double>& logged) {
   std::optional<MonitoredValue> own;
   if (const auto metric = logged.find(monitor); metric != logged.end())
-    own = {.value = metric->second, .batch = trainer.batch_of_metric(monitor).value_or(trainer.total_batches())};
+    own = {.value = metric->second, .moment = trainer.moment_of_metric(monitor).value_or(trainer.moment())};
   if (trainer.world_size() == 1) return own;
   // A hexadecimal number is exact, and reads back "nan" and "inf" as well.
-  const std::string text = from_rank_zero(trainer, own ? fmt::format("{} {:a}", own->batch, own->value) : "");
+  const std::string text = from_rank_zero(trainer, own ? fmt::format("{} {:a}", own->moment, own->value) : "");
   if (text.empty()) return std::nullopt;
   char* end = nullptr;
-  const int64_t batch = std::strtoll(text.c_str(), &end, 10);
-  return MonitoredValue{.value = std::strtod(end, nullptr), .batch = batch};
+  const int64_t moment = std::strtoll(text.c_str(), &end, 10);
+  return MonitoredValue{.value = std::strtod(end, nullptr), .moment = moment};
 }
 
 }  // namespace levin

@@ -25,10 +25,10 @@ std::string from_rank_zero(Trainer& trainer, const std::string& value);
 /// A metric that a callback acts on, as rank 0 knows it.
 ///
 /// A value stays when nobody logs a newer one: a validation that runs every second epoch, a step that logs now and
-/// then. Who acts on it keeps the batch of the value that it acted on last, and acts on later ones only.
+/// then. Who acts on it keeps the moment of the value that it acted on last, and acts on later ones only.
 struct MonitoredValue {
   double value = 0;
-  int64_t batch = 0;  ///< see Trainer::batch_of_metric; now for what is no metric of the trainer
+  int64_t moment = 0;  ///< see Trainer::moment_of_metric; now for what is no metric of the trainer
 };
 /// Returns nothing for a name that was never logged on rank 0. A collective.
 std::optional<MonitoredValue> monitored_value(Trainer& trainer, const std::string& monitor,

@@ -6,23 +6,29 @@
 
 namespace levin {
 
-bool MonitorMoment::is_validation_end(const TrainerOptions& options) const {
-  return choice_ ? !*choice_ : !validates_with_each_epoch(options);
+bool MonitorMoment::is_train_epoch_end(const TrainerOptions& options, bool validates) const {
+  return choice_.value_or(!validates || validates_with_each_epoch(options));
 }
 
-bool MonitorMoment::is_train_epoch_end(const TrainerOptions& options, bool validated, int64_t epoch) const {
-  if (choice_) return *choice_;
-  return validates_with_each_epoch(options) || (!validated && all_metrics_due(options, validated, epoch + 1));
+bool MonitorMoment::is_train_epoch_end(const Trainer& trainer) const {
+  return is_train_epoch_end(trainer.options(), trainer.validates());
 }
 
-int64_t MonitorMoment::completed_epochs(const Trainer& trainer) const {
+bool MonitorMoment::is_whole(const Trainer& trainer) const {
   const TrainerOptions& options = trainer.options();
   const auto batches = trainer.num_training_batches();
   const bool ended_early = batches ? batches_ < *batches
                                    : trainer.stop_requested() || options.max_time.has_value() ||
                                          (options.max_steps >= 0 && trainer.global_step() >= options.max_steps);
+  return !ended_early && !trainer.epoch_cut_short();
+}
+
+bool MonitorMoment::all_metrics_due(const Trainer& trainer) const {
+  if (!trainer.validates()) return is_whole(trainer);
+  // Those before this epoch may have been cut short.
   const int64_t done = trainer.current_epoch() + 1;
-  return validates_in(options, done) && !ended_early && !trainer.epoch_cut_short() ? done : 0;
+  const bool may_be_missed = !validates_in(trainer.options(), done) || !is_whole(trainer);
+  return levin::all_metrics_due(trainer.options(), trainer.validated(), may_be_missed ? 0 : done);
 }
 
 }  // namespace levin

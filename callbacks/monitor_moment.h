@@ -11,25 +11,28 @@ struct TrainerOptions;
 /// Moment of an epoch at which a callback looks at metrics: the end of the training epoch or after validation, never
 /// both.
 ///
-/// Unless the user says which, it is the end of the training epoch where validation runs once in every epoch: by then
-/// the epoch's training metrics are there as well. Otherwise it is after each validation, and the end of the training
-/// epoch only where the validation that was due did not take place because there is none.
+/// Unless the user says which, it is after each validation where validation runs at other times than the end of every
+/// epoch. Otherwise, and where there are no validation data, it is the end of the training epoch: by then its training
+/// metrics are there as well.
 class MonitorMoment {
  public:
   /// `at_train_epoch_end`: the user's choice; nothing for the default.
   explicit MonitorMoment(std::optional<bool> at_train_epoch_end) : choice_(at_train_epoch_end) {}
 
-  bool is_validation_end(const TrainerOptions& options) const;
-  /// Whether to look at the end of the training epoch of this 0-based number. `validated`: a validation is over.
-  bool is_train_epoch_end(const TrainerOptions& options, bool validated, int64_t epoch) const;
+  /// `validates`: there are validation data.
+  bool is_train_epoch_end(const TrainerOptions& options, bool validates) const;
+  bool is_train_epoch_end(const Trainer& trainer) const;
+  bool is_validation_end(const Trainer& trainer) const { return !is_train_epoch_end(trainer); }
 
   /// Notes the batches done of the epoch under way, to tell an epoch that was cut short.
   void count_batches(int64_t done) { batches_ = done; }
-  /// Number of epochs at the end of a whole one that validates, which leaves no metric out; 0 at that of another one.
-  /// Those before may have been cut short.
-  int64_t completed_epochs(const Trainer& trainer) const;
+  /// Whether, at the end of an epoch, all that is logged has had its turn: a metric that is still missing is a mistake.
+  bool all_metrics_due(const Trainer& trainer) const;
 
  private:
+  /// Whether the epoch that ends is a whole one, which leaves no metric out.
+  bool is_whole(const Trainer& trainer) const;
+
   const std::optional<bool> choice_;
   int64_t batches_ = 0;
 };

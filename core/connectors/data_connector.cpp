@@ -180,6 +180,10 @@ void DataConnector::select_loaders() {
   }
 }
 
+bool DataConnector::validates() const {
+  return std::any_of(validation_batches_.begin(), validation_batches_.end(), [](int64_t count) { return count != 0; });
+}
+
 void DataConnector::set_validation_loaders(const DataLoaders& loaders) {
   given_.val = loaders;
   loaders_.val = evaluation_loaders("val_dataloader", given_.val, &DataModule::val_dataloader, &Module::val_dataloader);

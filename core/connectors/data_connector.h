@@ -73,6 +73,8 @@ class DataConnector {
   const std::optional<int64_t>& train_batches() const { return train_batches_; }
   /// Batches of each validation loader, after limits; -1 where unsized.
   const std::vector<int64_t>& validation_batches() const { return validation_batches_; }
+  /// Whether a fit validates: there are loaders, and options leave batches of them.
+  bool validates() const;
   /// Batches between two validations inside an epoch; nothing where it has one at its end.
   const std::optional<int64_t>& validation_interval() const { return validation_interval_; }
   /// Batches of each loader of the stage, which is no fit, after limits; -1 where unsized.

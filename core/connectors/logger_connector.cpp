@@ -76,27 +76,27 @@ LogOptions LoggerConnector::of_all_ranks(LogOptions options) {
 
 // ---- The newest values
 
-void LoggerConnector::remember(const std::string& name, double value, int64_t batch) {
+void LoggerConnector::remember(const std::string& name, double value, int64_t moment) {
   latest_[name] = value;
-  latest_batch_[name] = batch;
+  latest_moment_[name] = moment;
 }
 
-void LoggerConnector::remember(const metrics::Collector::Value& value, int64_t batch) {
-  remember(value.name, value.value, batch);
-  if (value.name != value.short_name) remember(value.short_name, value.value, batch);
+void LoggerConnector::remember(const metrics::Collector::Value& value, int64_t moment) {
+  remember(value.name, value.value, moment);
+  if (value.name != value.short_name) remember(value.short_name, value.value, moment);
 }
 
 /// One is made at the end of the epoch, whichever batch logged last.
 void LoggerConnector::remember_of_epoch(const metrics::Collector::Value& value) {
   if (active_.is_partial)
     for (const std::string& name : {value.name, value.short_name}) keep_former(name);
-  remember(value, state_.progress.total_batches);
+  remember(value, state_.progress.moment());
 }
 
 void LoggerConnector::keep_former(const std::string& name) {
   const auto found = latest_.find(name);
   former_.try_emplace(
-      name, found == latest_.end() ? std::nullopt : std::optional(std::pair(found->second, latest_batch_.at(name))));
+      name, found == latest_.end() ? std::nullopt : std::optional(std::pair(found->second, latest_moment_.at(name))));
 }
 
 const MetricMap& LoggerConnector::callback_metrics() {
@@ -113,9 +113,9 @@ void LoggerConnector::combine_step_metrics() {
   if (find_independent_steps(strategy_) == nullptr) train_metrics_.synchronize_newest(strategy_.collective());
 }
 
-std::optional<int64_t> LoggerConnector::batch_of_metric(const std::string& name) const {
-  const auto found = latest_batch_.find(name);
-  return found == latest_batch_.end() ? std::nullopt : std::optional(found->second);
+std::optional<int64_t> LoggerConnector::moment_of_metric(const std::string& name) const {
+  const auto found = latest_moment_.find(name);
+  return found == latest_moment_.end() ? std::nullopt : std::optional(found->second);
 }
 
 MetricMap LoggerConnector::progress_bar_metrics(bool wait_for_device) {
@@ -132,7 +132,7 @@ MetricMap LoggerConnector::progress_bar_metrics(bool wait_for_device) {
 State LoggerConnector::callback_metrics_state(bool goes_on) {
   State state = State::map();
   for (const auto& [name, newest] : callback_metrics()) {
-    std::optional<std::pair<double, int64_t>> value(std::pair(newest, latest_batch_.at(name)));
+    std::optional<std::pair<double, int64_t>> value(std::pair(newest, latest_moment_.at(name)));
     if (const auto former = former_.find(name); goes_on && former != former_.end()) value = former->second;
     if (!value) continue;
     State& saved = state[name] = State::map();
@@ -142,11 +142,11 @@ State LoggerConnector::callback_metrics_state(bool goes_on) {
   return state;
 }
 
-bool LoggerConnector::has_newer_metric(const std::string& name, int64_t batch) const {
+bool LoggerConnector::has_newer_metric(const std::string& name, int64_t moment) const {
   if (active_.epoch_values) return true;  // as far as is known without computing them
   const std::optional<int64_t> of_step =
       active_.collector == nullptr ? std::nullopt : active_.collector->batch_of_step_value(name);
-  return of_step.value_or(-1) > batch || batch_of_metric(name).value_or(-1) > batch;
+  return of_step.value_or(-1) > moment || moment_of_metric(name).value_or(-1) > moment;
 }
 
 void LoggerConnector::load_callback_metrics(const State& state) {
@@ -157,7 +157,7 @@ void LoggerConnector::load_callback_metrics(const State& state) {
 void LoggerConnector::forget_metrics() {
   former_.clear();
   latest_.clear();
-  latest_batch_.clear();
+  latest_moment_.clear();
   latest_of_bar_.clear();
   logged_.clear();
 }
@@ -184,13 +184,17 @@ void LoggerConnector::append_to_row(const std::string& name, double value) {
 }
 
 void LoggerConnector::add_to_row(const MetricMap& values) {
-  const int64_t batch =
-      active_.collector == nullptr ? state_.progress.total_batches : active_.collector->training_batches();
+  const int64_t moment =
+      active_.collector == nullptr ? state_.progress.moment() : active_.collector->training_batches();
   for (const auto& [name, value] : values) {
     metrics::check_metric_name(name);
-    remember(name, value, batch);
+    remember(name, value, moment);
     append_to_row(name, value);
   }
+}
+
+void LoggerConnector::add_logged_to_row(const MetricMap& values) {
+  for (const auto& [name, value] : values) append_to_row(name, value);
 }
 
 std::string LoggerConnector::with_prefix(std::string_view prefix, std::string name) {

@@ -65,11 +65,11 @@ class LoggerConnector {
 
   /// Newest value of every name; waits for the device where values changed.
   const MetricMap& callback_metrics();
-  /// The training batch (1: the first of the fit) in or after which the newest value of this name was made, as far as
+  /// The moment (see FitProgress::moment; the batch under way included) of the newest value of this name, as far as
   /// callback_metrics has been asked; nothing for a name without a value.
-  std::optional<int64_t> batch_of_metric(const std::string& name) const;
-  /// Whether callback_metrics may give a value of this name made after that batch. Does not wait for the device.
-  bool has_newer_metric(const std::string& name, int64_t batch) const;
+  std::optional<int64_t> moment_of_metric(const std::string& name) const;
+  /// Whether callback_metrics may give a value of this name made after that moment. Does not wait for the device.
+  bool has_newer_metric(const std::string& name, int64_t moment) const;
   /// Combines the newest values that training steps have logged over ranks, as a logging boundary does with those of
   /// its step. A collective; nothing during an evaluation.
   void combine_step_metrics();
@@ -90,6 +90,8 @@ class LoggerConnector {
 
   /// Adds to the row of the present step.
   void add_to_row(const MetricMap& values);
+  /// Adds values that modules have logged, which callback_metrics gives already.
+  void add_logged_to_row(const MetricMap& values);
   /// Hands the step's metrics and what was added to the loggers; with several ranks a collective.
   void log_step_row();
   /// Hands the epoch's metrics of a collector to the loggers and to callback_metrics.
@@ -131,8 +133,8 @@ class LoggerConnector {
   /// Path of the folder that a logger writes to, made when first asked for.
   std::string directory_of(const Logger& logger);
   void append_to_row(const std::string& name, double value);
-  void remember(const std::string& name, double value, int64_t batch);
-  void remember(const metrics::Collector::Value& value, int64_t batch);
+  void remember(const std::string& name, double value, int64_t moment);
+  void remember(const metrics::Collector::Value& value, int64_t moment);
   void remember_of_epoch(const metrics::Collector::Value& value);
   void keep_former(const std::string& name);
 
@@ -145,8 +147,8 @@ class LoggerConnector {
   metrics::Collector evaluation_metrics_;
   Active active_;
   MetricMap latest_;
-  std::map<std::string, int64_t> latest_batch_;  ///< see batch_of_metric
-  /// Before the values of a part of an epoch: value and batch, or nothing.
+  std::map<std::string, int64_t> latest_moment_;  ///< see moment_of_metric
+  /// Before the values of a part of an epoch: value and moment, or nothing.
   std::map<std::string, std::optional<std::pair<double, int64_t>>> former_;
   MetricMap latest_of_bar_;
   MetricMap logged_;

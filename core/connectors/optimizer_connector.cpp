@@ -164,7 +164,7 @@ State OptimizerConnector::followed_metrics_state() const {
   for (const auto& scheduled : schedulers_) {
     State state = State::map();
     state["waits"] = scheduled.waits;
-    state["seen_batch"] = scheduled.seen_batch;
+    state["seen_batch"] = scheduled.seen_moment;
     all.push_back(std::move(state));
   }
   return all;
@@ -174,7 +174,7 @@ void OptimizerConnector::load_followed_metrics(const State& state) {
   const auto& all = state.as_list();
   for (size_t i = 0; i < std::min(all.size(), schedulers_.size()); ++i) {
     schedulers_[i].waits = all[i].at("waits").as_bool();
-    schedulers_[i].seen_batch = all[i].at("seen_batch").as_int();
+    schedulers_[i].seen_moment = all[i].at("seen_batch").as_int();
   }
 }
 
@@ -248,11 +248,12 @@ void OptimizerConnector::restart_schedules(std::optional<double> rate) {
 void OptimizerConnector::require_metrics() const {
   // The validation that an epoch ends with, and steps that log, may have been cut off in this epoch or before.
   const int64_t epochs = state_.progress.epoch + 1;
-  if (state_.progress.cut_short || !validates_in(options_.given, epochs)) return;
-  const bool validates = !data_.loaders().val.empty();
-  if (validates && !all_metrics_due(options_.given, state_.progress.validated, epochs)) return;
+  if (state_.progress.cut_short) return;
+  if (data_.validates() &&
+      (!validates_in(options_.given, epochs) || !all_metrics_due(options_.given, state_.progress.validated, epochs)))
+    return;
   for (const auto& scheduled : schedulers_) {
-    if (!scheduled.waits || scheduled.seen_batch >= 0) continue;
+    if (!scheduled.waits || scheduled.seen_moment >= 0) continue;
     if (scheduled.config.strict) throw Error("scheduler", never_logged(scheduled.config));
     log::rank_zero_warning_once(never_logged(scheduled.config));
   }
@@ -267,19 +268,19 @@ std::string OptimizerConnector::never_logged(const SchedulerConfig& config) cons
 
 void OptimizerConnector::warn_of_unfollowed_metrics() const {
   for (const auto& scheduled : schedulers_)
-    if (scheduled.waits && scheduled.seen_batch < 0 && !logger_.batch_of_metric(scheduled.config.monitor))
+    if (scheduled.waits && scheduled.seen_moment < 0 && !logger_.moment_of_metric(scheduled.config.monitor))
       log::rank_zero_warning(never_logged(scheduled.config));
 }
 
 std::optional<double> OptimizerConnector::new_value(ScheduledRate& scheduled) {
   const std::string& monitor = scheduled.config.monitor;
   const bool of_one_rank = strategy_.world_size() == 1;
-  if (of_one_rank && !logger_.has_newer_metric(monitor, scheduled.seen_batch)) return std::nullopt;
+  if (of_one_rank && !logger_.has_newer_metric(monitor, scheduled.seen_moment)) return std::nullopt;
   logger_.combine_step_metrics();
   const MetricMap& known = logger_.callback_metrics();
   std::array<double, 2> newest{0, -1};
   if (const auto found = known.find(monitor); found != known.end())
-    newest = {found->second, static_cast<double>(logger_.batch_of_metric(monitor).value_or(-1))};
+    newest = {found->second, static_cast<double>(logger_.moment_of_metric(monitor).value_or(-1))};
   if (!of_one_rank) {
     // Ranks that followed values of their own would train with different rates.
     std::string bytes(sizeof newest, '\0');
@@ -288,8 +289,8 @@ std::optional<double> OptimizerConnector::new_value(ScheduledRate& scheduled) {
     std::memcpy(newest.data(), bytes.data(), sizeof newest);
   }
   const auto [value, batch] = newest;
-  if (batch <= static_cast<double>(scheduled.seen_batch)) return std::nullopt;
-  scheduled.seen_batch = static_cast<int64_t>(batch);
+  if (batch <= static_cast<double>(scheduled.seen_moment)) return std::nullopt;
+  scheduled.seen_moment = static_cast<int64_t>(batch);
   return value;
 }
 

@@ -102,8 +102,8 @@ class OptimizerConnector {
     SchedulerConfig config;
     size_t optimizer = 0;  ///< index of the optimizer
     // Of one that follows a metric:
-    bool waits = false;       ///< a step is due and waits for a new value
-    int64_t seen_batch = -1;  ///< of the value that it followed last; see Trainer::batch_of_metric
+    bool waits = false;        ///< a step is due and waits for a new value
+    int64_t seen_moment = -1;  ///< of the value that it followed last; see Trainer::moment_of_metric
   };
 
   void check(const OptimizerConfigs& configs) const;

@@ -13,7 +13,7 @@ void FitProgress::abandon_window() {
 bool FitProgress::start_next_epoch() {
   ++epoch;
   batch = 0;
-  batches_before_epoch = total_batches;
+  moment_before_epoch = moment();
   ended_inside = false;
   epoch_samples = 0;
   const bool began_elsewhere = std::exchange(first_example, 0) > 0;
@@ -36,7 +36,8 @@ State FitProgress::state_dict() const {
   state["global_step"] = global_step;
   state["batch"] = batch;
   state["total_batches"] = total_batches;
-  state["batches_before_epoch"] = batches_before_epoch;
+  state["empty_epochs"] = empty_epochs;
+  state["batches_before_epoch"] = moment_before_epoch;
   state["ended_inside"] = ended_inside;
   state["samples"] = samples;
   state["epoch_samples"] = epoch_samples;
@@ -68,7 +69,9 @@ void FitProgress::load_state_dict(const State& state) {
   global_step = state.at("global_step").as_int();
   batch = state.at("batch").as_int();
   total_batches = state.at("total_batches").as_int();
-  batches_before_epoch = state.at("batches_before_epoch").as_int();
+  const State* empty = state.find("empty_epochs");
+  empty_epochs = empty == nullptr ? 0 : empty->as_int();
+  moment_before_epoch = state.at("batches_before_epoch").as_int();
   ended_inside = state.at("ended_inside").as_bool();
   samples = state.at("samples").as_int();
   epoch_samples = state.at("epoch_samples").as_int();

@@ -25,13 +25,14 @@ enum class FitPhase : int64_t {
 
 /// Position of training, exactly, as plain counters. Saved in every checkpoint.
 struct FitProgress {
-  int64_t epoch = 0;                 ///< 0-based
-  int64_t global_step = 0;           ///< optimizer steps taken
-  int64_t batch = 0;                 ///< batches done in this epoch
-  int64_t total_batches = 0;         ///< batches done in all epochs
-  int64_t batches_before_epoch = 0;  ///< total_batches where this epoch began
-  int64_t samples = 0;               ///< examples seen by all ranks in all epochs
-  int64_t epoch_samples = 0;         ///< examples seen by all ranks in this epoch
+  int64_t epoch = 0;                ///< 0-based
+  int64_t global_step = 0;          ///< optimizer steps taken
+  int64_t batch = 0;                ///< batches done in this epoch
+  int64_t total_batches = 0;        ///< batches done in all epochs
+  int64_t empty_epochs = 0;         ///< epochs that ended before their first batch
+  int64_t moment_before_epoch = 0;  ///< moment() where this epoch began
+  int64_t samples = 0;              ///< examples seen by all ranks in all epochs
+  int64_t epoch_samples = 0;        ///< examples seen by all ranks in this epoch
   int64_t first_example =
       0;  ///< where batch 0 of this epoch starts in the order of examples; see resume_with_batches_of
   int64_t global_batch_size = 0;  ///< examples in a batch of all ranks together; 0 before the first fit, and where
@@ -55,6 +56,11 @@ struct FitProgress {
   double seconds_since_validation = 0;   ///< for a val_check_interval that is a time
   int64_t batches_since_validation = 0;  ///< for a val_check_interval that counts across epochs
 
+  /// Number that the ages of metrics are told by: batches done in all epochs, an epoch without any counted as one, so
+  /// that what its end gives is newer than what was there before.
+  int64_t moment() const { return total_batches + empty_epochs; }
+  /// Notes that this epoch has ended, before anything is logged for it.
+  void note_epoch_end() { empty_epochs += moment() == moment_before_epoch ? 1 : 0; }
   /// Leaves the accumulation window under way without a step.
   void abandon_window();
   /// Moves to the beginning of the next epoch. Returns whether the one that ends began elsewhere than at the first

@@ -275,7 +275,7 @@ bool EvaluationLoop::run_in_scope(const Hooks& hooks, const DataLoaders& loaders
   State generators;  // where the evaluation may have to start again
   if (several_ranks && validates_in_fit) generators = capture_rng_state(strategy_.root_device());
   // The newest values are those of the latest batch: outside of fit rank 0 knows how many there were.
-  int64_t training_batches = state_.progress.total_batches;
+  int64_t training_batches = state_.progress.moment();
   if (several_ranks && !state_.in_fit_loop)
     training_batches = std::stoll(strategy_.broadcast(std::to_string(training_batches)));
   if (!progress.started) {
@@ -369,7 +369,7 @@ StepOutput EvaluationLoop::evaluate_batch(Batch host_batch) {
     callbacks_.module(hooks.names.model_eval, hooks.model_eval);
     collector.reset();
     const Batch batch = data_.transfer(std::move(host_batch), 0);
-    collector.begin({.batch_size = batch.size(), .training_batches = state_.progress.total_batches});
+    collector.begin({.batch_size = batch.size(), .training_batches = state_.progress.moment()});
     Step step(state_, tracer_, *options_.precision, hooks);
     output = strategy_.evaluate(batch, step);
     output.weight().require_valid();

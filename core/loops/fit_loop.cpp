@@ -61,12 +61,11 @@ FitLoop::FitLoop(Connectors& connectors, TrainingStep& step, EvaluationLoop& eva
       evaluation_(evaluation) {}
 
 void FitLoop::sanity_check() {
-  if (data_.loaders().val.empty() || options_.sanity_steps == 0 || state_.resumed) return;
+  if (!data_.validates() || options_.sanity_steps == 0 || state_.resumed) return;
   const RngStateGuard keep_random_state(strategy_.root_device());
   std::vector<int64_t> batches = data_.validation_batches();
   if (options_.sanity_steps > 0)
     for (auto& count : batches) count = count < 0 ? options_.sanity_steps : std::min(count, options_.sanity_steps);
-  if (std::all_of(batches.begin(), batches.end(), [](int64_t count) { return count == 0; })) return;
   state_.running = RunningStage::kSanityCheck;
   const ProfilerSpan span(tracer_.profiler(), "sanity_check");
   callbacks_.callbacks("on_sanity_check_start", &Callback::on_sanity_check_start);
@@ -160,7 +159,7 @@ void FitLoop::run_epoch() {
 void FitLoop::start_epoch() {
   begun_batch_ = -1;
   if (progress_.epoch_started) return;
-  logger_.train_metrics().begin({.training_batches = progress_.total_batches});
+  logger_.train_metrics().begin({.training_batches = progress_.moment()});
   callbacks_.call("on_train_epoch_start", &Callback::on_train_epoch_start, &Module::on_train_epoch_start);
   progress_.epoch_started = true;
 }
@@ -394,7 +393,7 @@ FitLoop::BatchResult FitLoop::train_batch(Batch host_batch, const BatchInfo& inf
   const JoinScope join(state_, /*joins=*/!info.has_data);
   const Batch batch = data_.transfer(std::move(host_batch), 0, next);
   logger_.train_metrics().begin(
-      {.batch_size = batch.size(), .step_default = true, .training_batches = progress_.total_batches + 1});
+      {.batch_size = batch.size(), .step_default = true, .training_batches = progress_.moment() + 1});
   callbacks_.callbacks("on_train_batch_start", &Callback::on_train_batch_start, batch, batch_idx);
   if (!callbacks_.module("on_train_batch_start", &Module::on_train_batch_start, batch, batch_idx)) {
     if (ControlPlane* control = strategy_.control_plane()) control->note_early_end(progress_.epoch, batch_idx);
@@ -458,10 +457,7 @@ void FitLoop::check_loss(int64_t batch_idx, bool may_wait) {
 }
 
 bool FitLoop::validation_due() const {
-  if (data_.loaders().val.empty() || progress_.phase == FitPhase::kAfterValidation) return false;
-  if (std::all_of(data_.validation_batches().begin(), data_.validation_batches().end(),
-                  [](int64_t count) { return count == 0; }))
-    return false;
+  if (!data_.validates() || progress_.phase == FitPhase::kAfterValidation) return false;
   const auto& every_epochs = options_.given.check_val_every_n_epoch;
   if (!validates_in(options_.given, progress_.epoch + 1)) return false;
   // A callback that stops training wants to see how the weights do; a window that cannot be left yet, at its end.
@@ -526,7 +522,8 @@ void FitLoop::finish_epoch(bool complete) {
   if (progress_.batch > 0) unlogged_step_ = unlogged_step();
   logger_.combine_step_metrics();
   logger_.callback_metrics();  // the last values of steps, which the end of the epoch forgets
-  logger_.train_metrics().begin({.training_batches = progress_.total_batches});
+  progress_.note_epoch_end();
+  logger_.train_metrics().begin({.training_batches = progress_.moment()});
   logger_.show_epoch_values(true, /*is_partial=*/!complete);
   const auto synchronize = [&] {
     if (strategy_.world_size() == 1) return;
@@ -565,7 +562,7 @@ bool FitLoop::has_all_epochs() const {
 bool FitLoop::ends_here() const { return has_all_epochs() || stop_.should_end(); }
 
 void FitLoop::log_last_step() {
-  logger_.add_to_row(std::exchange(unlogged_step_, {}));
+  logger_.add_logged_to_row(std::exchange(unlogged_step_, {}));
   logger_.emit_row();
 }
 

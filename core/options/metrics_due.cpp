@@ -8,7 +8,6 @@
 namespace levin {
 
 bool validates_with_each_epoch(const TrainerOptions& options) {
-  if (options.limit_val_batches.is_zero()) return true;
   const auto* fraction = std::get_if<double>(&options.val_check_interval.value());
   return options.check_val_every_n_epoch == 1 && fraction != nullptr && *fraction == 1.0;
 }

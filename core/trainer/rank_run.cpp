@@ -265,7 +265,7 @@ void RankRun::begin_fit() {
   CallbackConnector& callbacks = parts_.callbacks;
   CheckpointConnector& checkpoints = parts_.checkpoints;
   TrainerState& state = parts_.state;
-  parts_.logger.train_metrics().begin({.training_batches = state.progress.total_batches});
+  parts_.logger.train_metrics().begin({.training_batches = state.progress.moment()});
   if (state.resumed) {
     const Activity activity(parts_.tracer, "restore_optimization");
     checkpoints.restore_optimization();

@@ -223,8 +223,10 @@ int64_t Trainer::global_step() const { return components_->state.progress.global
 int64_t Trainer::batch_idx() const { return components_->state.progress.batch; }
 int64_t Trainer::total_batches() const { return components_->state.progress.total_batches; }
 bool Trainer::epoch_complete() const { return components_->state.progress.last_batch_done; }
-int64_t Trainer::batches_before_epoch() const { return components_->state.progress.batches_before_epoch; }
+int64_t Trainer::moment() const { return components_->state.progress.moment(); }
+int64_t Trainer::moment_before_epoch() const { return components_->state.progress.moment_before_epoch; }
 bool Trainer::epoch_cut_short() const { return components_->state.progress.cut_short; }
+bool Trainer::validates() const { return components_->data.validates(); }
 bool Trainer::validated() const { return components_->state.progress.validated; }
 std::optional<int64_t> Trainer::num_training_batches() const { return components_->data.train_batches(); }
 std::vector<int64_t> Trainer::num_evaluation_batches() const { return components_->state.evaluation_batches; }
@@ -240,8 +242,8 @@ double Trainer::data_wait_seconds() const { return std::chrono::duration<double>
 // ---- Metrics
 
 const MetricMap& Trainer::callback_metrics() const { return components_->logger.callback_metrics(); }
-std::optional<int64_t> Trainer::batch_of_metric(const std::string& name) const {
-  return components_->logger.batch_of_metric(name);
+std::optional<int64_t> Trainer::moment_of_metric(const std::string& name) const {
+  return components_->logger.moment_of_metric(name);
 }
 void Trainer::combine_step_metrics() { components_->logger.combine_step_metrics(); }
 MetricMap Trainer::logged_metrics() const { return components_->logger.logged_metrics(); }
@@ -287,7 +289,7 @@ void Trainer::log_rank_value(std::string_view name, double value, const LogOptio
 
 void Trainer::log_last_row(const std::function<void()>& log) {
   components_->logger.set_over(false);
-  components_->logger.train_metrics().begin({.training_batches = components_->state.progress.total_batches});
+  components_->logger.train_metrics().begin({.training_batches = components_->state.progress.moment()});
   log();
   components_->logger.log_step_row();
   components_->logger.set_over(true);

@@ -97,14 +97,17 @@ class Trainer {
 
   // ---- Where training is.
 
-  int64_t current_epoch() const;         ///< 0-based
-  int64_t global_step() const;           ///< optimizer steps taken
-  int64_t batch_idx() const;             ///< 0-based, of the batch under way or last done in this epoch
-  int64_t total_batches() const;         ///< training batches done in all epochs
-  int64_t batches_before_epoch() const;  ///< those of them in earlier epochs
-  bool epoch_complete() const;           ///< no batch is left in this epoch; false where training ends inside of it
-  bool epoch_cut_short() const;          ///< a module's on_train_batch_start ended this epoch
-  bool validated() const;                ///< a validation of this fit, or of the run that it resumes, is over
+  int64_t current_epoch() const;  ///< 0-based
+  int64_t global_step() const;    ///< optimizer steps taken
+  int64_t batch_idx() const;      ///< 0-based, of the batch under way or last done in this epoch
+  int64_t total_batches() const;  ///< training batches done in all epochs
+  /// Number that the ages of metrics are told by: total_batches, where an epoch without any counts as one.
+  int64_t moment() const;
+  int64_t moment_before_epoch() const;  ///< moment() where this epoch began
+  bool epoch_complete() const;          ///< no batch is left in this epoch; false where training ends inside of it
+  bool epoch_cut_short() const;         ///< a module's on_train_batch_start ended this epoch
+  bool validates() const;               ///< this fit has validation batches
+  bool validated() const;               ///< a validation of this fit, or of the run that it resumes, is over
   /// Training batches an epoch; nothing while the loader is unsized.
   std::optional<int64_t> num_training_batches() const;
   /// Batches of each loader of the evaluation or prediction under way; -1 where a loader is unsized.
@@ -128,9 +131,9 @@ class Trainer {
 
   /// Everything logged so far, newest value of each name.
   const MetricMap& callback_metrics() const;
-  /// How old the value is that callback_metrics gave last: the number of training batches, the one under way included,
-  /// that had begun when it was made; nothing for a name without a value. See MonitoredValue.
-  std::optional<int64_t> batch_of_metric(const std::string& name) const;
+  /// How old the value is that callback_metrics gave last: moment() when it was made, the batch under way included;
+  /// nothing for a name without a value. See MonitoredValue.
+  std::optional<int64_t> moment_of_metric(const std::string& name) const;
   /// Lets callback_metrics give on every rank what all ranks have logged in training steps, as a logging boundary does
   /// for its step. Inside of fit; all ranks call it.
   void combine_step_metrics();

@@ -8,6 +8,9 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -217,6 +220,58 @@ TEST_F(EarlyStoppingTest, AnEpochThatIsCutShortDoesNotCount) {
   EXPECT_EQ(callback->best_score(), 1);
   EXPECT_EQ(callback->wait_count(), 0);
   EXPECT_EQ(pause->state_dict().at("completed_epochs").as_int(), 1);
+}
+
+TEST_F(EarlyStoppingTest, WithoutValidationDataLooksAtTheEndOfEveryEpoch) {
+  const auto looks = [&](const std::function<void(TrainerOptions&)>& change) {
+    auto callback = make<EarlyStopping>({.monitor = "train_loss", .patience = 2});  // which grows
+    auto options = quiet_options(folder_, 9, {callback});
+    change(options);
+    Trainer(options).fit(std::make_shared<PlainModule>(), tiny_batches());
+    return callback->stopped_epoch();
+  };
+  EXPECT_EQ(looks([](TrainerOptions& options) { options.check_val_every_n_epoch = 3; }), 2);
+  EXPECT_EQ(looks([](TrainerOptions& options) { options.val_check_interval = 0.5; }), 2);
+  EXPECT_EQ(looks([](TrainerOptions& options) { options.val_check_interval = 3; }), 2);
+  EXPECT_EQ(looks([](TrainerOptions& options) {
+              options.check_val_every_n_epoch.reset();
+              options.val_check_interval = 7;
+            }),
+            2);
+  EXPECT_EQ(looks([](TrainerOptions& options) { options.val_check_interval = std::chrono::seconds(3600); }), 2);
+}
+
+TEST_F(EarlyStoppingTest, TellsThatThereIsNothingToLookAfter) {
+  auto callback = make<EarlyStopping>({.monitor = "train_loss", .check_on_train_epoch_end = false});
+  Trainer(quiet_options(folder_, 1, {callback})).fit(std::make_shared<PlainModule>(), tiny_batches());
+  EXPECT_NE(log_.text().find("'train_loss' was never looked at, since there are no validation data"), std::string::npos)
+      << log_.text();
+}
+
+/// Its second, third and last of five epochs end before their first batch; each logs a score at its end.
+class EmptyEpochs : public PlainModule {
+ public:
+  bool on_train_batch_start(const Batch&, int64_t) override {
+    const int64_t epoch = trainer().current_epoch();
+    return epoch == 0 || epoch == 3;
+  }
+  void on_train_epoch_end() override {
+    log("score", std::array<double, 5>{5, 6, 4, 4.5, 4.25}.at(static_cast<size_t>(trainer().current_epoch())));
+  }
+};
+
+TEST_F(EarlyStoppingTest, SeesWhatAnEpochWithoutBatchesLogs) {
+  auto callback = make<EarlyStopping>({.monitor = "score", .patience = 5});
+  auto saves = make<ModelCheckpoint>({.save_last = true});
+  Trainer(quiet_options(folder_, 5, {callback, saves})).fit(std::make_shared<EmptyEpochs>(), tiny_batches());
+  EXPECT_EQ(callback->best_score(), 4);
+  EXPECT_EQ(callback->wait_count(), 2);
+  // Of the epoch that follows those.
+  const auto resumed = make<EarlyStopping>({.monitor = "score", .patience = 5});
+  Trainer(quiet_options(folder_, 5, {resumed}))
+      .fit(std::make_shared<EmptyEpochs>(), tiny_batches(), {}, folder_.path("version_0/checkpoints/epoch=3-step=8"));
+  EXPECT_EQ(resumed->best_score(), 4);
+  EXPECT_EQ(resumed->wait_count(), 2);
 }
 
 TEST(EarlyStoppingOptions, NeedAMonitor) {

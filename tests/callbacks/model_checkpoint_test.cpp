@@ -9,6 +9,7 @@
 #include "../support/faulty_file_system.h"
 #include "tiny_training.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -152,6 +153,48 @@ TEST_F(ModelCheckpointTest, RanksByTheValidationOfItsOwnWeights) {
     EXPECT_EQ(callback->best_model_score(), 3.05);
     EXPECT_EQ(read_info(callback->best_model_path()).score, 3.05);
   }
+}
+
+/// Validation logs the number of optimizer steps that made the weights.
+class StepsModule : public PlainModule {
+ public:
+  StepOutput validation_step(const Batch&, int64_t) override {
+    log("steps", static_cast<double>(trainer().global_step()));
+    return {};
+  }
+};
+
+TEST_F(ModelCheckpointTest, RanksByItsOwnWeightsWhateverTheIntervals) {
+  int64_t fits = 0;
+  for (int64_t batches = 1; batches <= 5; ++batches)
+    for (int64_t interval = 1; interval <= batches; ++interval)
+      for (const int64_t every : {1, 2, 3, 5})
+        for (const int64_t window : {1, 2}) {
+          SCOPED_TRACE(fmt::format("{} batches, validation every {}, saving every {}, windows of {}", batches, interval,
+                                   every, window));
+          const std::string run = std::to_string(fits++);
+          auto options = quiet_options(
+              folder_, 3,
+              {make<ModelCheckpoint>(
+                  {.monitor = "steps", .save_top_k = -1, .every_n_train_steps = every, .dirpath = folder_.path(run)})});
+          options.val_check_interval = interval;
+          options.accumulate_grad_batches = window;
+          Trainer(options).fit(std::make_shared<StepsModule>(), tiny_batches(batches), tiny_batches(1));
+          for (const std::string& name : folder_.list(run)) {
+            const CheckpointInfo info = read_info(folder_.path(run + "/" + name));
+            EXPECT_EQ(info.score, info.global_step) << name;
+          }
+        }
+}
+
+TEST_F(ModelCheckpointTest, NamesTheStepThatNoValueRanked) {
+  const CapturedLog log;
+  auto options = quiet_options(folder_, 2, {make<ModelCheckpoint>({.monitor = "steps", .every_n_train_steps = 2})});
+  options.val_check_interval = 3;
+  Trainer(options).fit(std::make_shared<StepsModule>(), tiny_batches(), tiny_batches(1));
+  EXPECT_NE(log.text().find("before 'steps' had a value that ranks the checkpoint due at step 8"), std::string::npos)
+      << log.text();
+  EXPECT_EQ(saved(), Names{"epoch=0-step=3"});
 }
 
 TEST_F(ModelCheckpointTest, EachValueRanksOnce) {

@@ -11,48 +11,32 @@ namespace levin {
 namespace {
 
 TEST(MonitorMoment, ValidationOnceAnEpochMeansTheEpochsEnd) {
-  const MonitorMoment moment({});
-  EXPECT_TRUE(moment.is_train_epoch_end({}, false, 0));
-  EXPECT_FALSE(moment.is_validation_end({}));
+  EXPECT_TRUE(MonitorMoment({}).is_train_epoch_end({}, /*validates=*/true));
 }
 
-TEST(MonitorMoment, ValidationAtOtherTimesMeansAfterIt) {
+TEST(MonitorMoment, ValidationAtOtherTimesMeansAfterItWhereThereIsAny) {
   TrainerOptions twice;
   twice.val_check_interval = 0.5;
   TrainerOptions every_other;
   every_other.check_val_every_n_epoch = 2;
-  for (const auto& options : {twice, every_other}) {
-    const MonitorMoment moment({});
-    EXPECT_TRUE(moment.is_validation_end(options));
-    EXPECT_FALSE(moment.is_train_epoch_end(options, /*validated=*/true, 5));
+  TrainerOptions timed;
+  timed.val_check_interval = std::chrono::seconds(60);
+  TrainerOptions counted;
+  counted.check_val_every_n_epoch.reset();
+  counted.val_check_interval = 3;
+  for (const auto& options : {twice, every_other, timed, counted}) {
+    EXPECT_FALSE(MonitorMoment({}).is_train_epoch_end(options, /*validates=*/true));
+    EXPECT_TRUE(MonitorMoment({}).is_train_epoch_end(options, /*validates=*/false));
   }
 }
 
-TEST(MonitorMoment, ValidationThatWasDueAndDidNotComeMeansTheEpochsEnd) {
-  TrainerOptions options;
-  options.check_val_every_n_epoch = 2;
-  const MonitorMoment moment({});
-  EXPECT_FALSE(moment.is_train_epoch_end(options, false, 0));
-  EXPECT_TRUE(moment.is_train_epoch_end(options, false, 1));
-  EXPECT_TRUE(moment.is_train_epoch_end(options, false, 2));
-}
-
-TEST(MonitorMoment, WithoutValidationBatchesTheEpochsEnd) {
-  TrainerOptions options;
-  options.val_check_interval = std::chrono::seconds(60);
-  options.limit_val_batches = 0;
-  const MonitorMoment moment({});
-  EXPECT_TRUE(moment.is_train_epoch_end(options, false, 0));
-  EXPECT_FALSE(moment.is_validation_end(options));
-}
-
 TEST(MonitorMoment, TheUsersChoiceCounts) {
-  EXPECT_TRUE(MonitorMoment(false).is_validation_end({}));
-  EXPECT_FALSE(MonitorMoment(false).is_train_epoch_end({}, false, 0));
   TrainerOptions twice;
   twice.val_check_interval = 0.5;
-  EXPECT_FALSE(MonitorMoment(true).is_validation_end(twice));
-  EXPECT_TRUE(MonitorMoment(true).is_train_epoch_end(twice, false, 0));
+  for (const bool validates : {true, false}) {
+    EXPECT_FALSE(MonitorMoment(false).is_train_epoch_end({}, validates));
+    EXPECT_TRUE(MonitorMoment(true).is_train_epoch_end(twice, validates));
+  }
 }
 
 TEST(MetricsDue, OnceValidationHadItsTurn) {

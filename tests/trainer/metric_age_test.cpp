@@ -260,8 +260,8 @@ TEST(MetricAge, IsTheBatchThatMadeIt) {
   options.callbacks = {make<LambdaCallback>(LambdaCallbackOptions{
       .on_train_batch_end = [&](Trainer& trainer, Module&, const StepOutput&, const Batch&, int64_t) {
         trainer.callback_metrics();
-        every_other.push_back(trainer.batch_of_metric("every_other"));
-        val.push_back(trainer.batch_of_metric("val"));
+        every_other.push_back(trainer.moment_of_metric("every_other"));
+        val.push_back(trainer.moment_of_metric("val"));
       }})};
   Trainer(options).fit(std::make_shared<Following>(SchedulerConfig()), testing::tiny_loader(16, 4),
                        testing::tiny_loader(8, 4));
@@ -323,6 +323,24 @@ TEST(EpochCutShort, MayHaveBeenOneThatValidates) {
   const auto module = std::make_shared<CutShort>();
   Trainer(options).fit(module, testing::tiny_loader(16, 4), testing::tiny_loader(8, 4));
   EXPECT_EQ(module->followed.size(), 2) << "of epochs 3 and 5: epoch 1 was cut short";
+}
+
+/// Only the first epoch has batches, four; each logs a score at its end.
+class EmptyEpochs : public Following {
+ public:
+  EmptyEpochs() : Following(plateau("score", Interval::kEpoch)) {}
+  bool on_train_batch_start(const Batch&, int64_t) override { return trainer().current_epoch() == 0; }
+  void on_train_epoch_end() override { log("score", 10.0 - static_cast<double>(trainer().current_epoch())); }
+};
+
+TEST(EmptyEpoch, WhatItLogsIsNewAndWhatWasThereIsNot) {
+  const auto module = std::make_shared<EmptyEpochs>();
+  Trainer trainer(quiet(3));
+  trainer.fit(module, testing::tiny_loader(16, 4));
+  EXPECT_THAT(module->followed, ElementsAre(Pair(4, 10), Pair(4, 9), Pair(4, 8)));
+  EXPECT_EQ(trainer.moment(), 6);
+  EXPECT_EQ(trainer.moment_of_metric("score"), 6);
+  EXPECT_EQ(trainer.moment_of_metric("of_rank"), 4);
 }
 
 }  // namespace
