@@ -55,16 +55,6 @@ void set_gradient(const at::Tensor& parameter, const at::Tensor& saved, bool is_
   parameter.mutable_grad() = is_sparse ? gradient.to_sparse(1) : gradient;
 }
 
-/// Has the names of a collector's state combined over ranks, as LoggerConnector::log has them where only some ranks
-/// have outputs: the rank that shows a value may be another one than the rank that has it.
-void combine_over_ranks(State& metrics) {
-  if (metrics.is_null()) return;
-  for (State& item : metrics.as_list()) {
-    item["sync_dist"] = true;
-    item["rank_zero_only"] = false;
-  }
-}
-
 /// The shape of a tensor of which ranks may hold parts.
 std::vector<int64_t> whole_shape(const TensorLeaf& leaf) {
   if (leaf.saved != nullptr) return leaf.saved->shape();
@@ -379,15 +369,11 @@ void CheckpointConnector::restore_metrics() {
   const bool takes_values = model_.owns_outputs() && (is_divided_alike || strategy_.data_parallel_rank().rank == 0);
   const auto load = [&](const char* part, metrics::Collector& collector) {
     if (sources.front()->at("metrics").find(part) == nullptr) return;
-    const auto restore = [&](State state) {
-      if (!model_.outputs_everywhere()) combine_over_ranks(state);
-      collector.load_state_dict(state);
-    };
-    if (takes_values && sources.size() == 1) return restore(sources.front()->at("metrics").at(part));
+    if (takes_values && sources.size() == 1) return collector.load_state_dict(sources.front()->at("metrics").at(part));
     std::vector<State> of_ranks;
     for (const State* rank : sources) of_ranks.push_back(rank->at("metrics").at(part));
-    State merged = metrics::Collector::merge_states(of_ranks);
-    restore(takes_values ? std::move(merged) : metrics::Collector::without_values(merged));
+    const State merged = metrics::Collector::merge_states(of_ranks);
+    collector.load_state_dict(takes_values ? merged : metrics::Collector::without_values(merged));
   };
   load("train", logger_.train_metrics());
   load("validation", logger_.evaluation_metrics());

@@ -48,6 +48,13 @@ LoggerConnector::LoggerConnector(const ResolvedOptions& options, TrainerState& s
 
 // ---- What modules and callbacks log
 
+LoggerConnector::Active LoggerConnector::set_active(Active active) {
+  if (active.collector != nullptr)
+    active.collector->set_output_ranks(
+        {.everywhere = model_.outputs_everywhere(), .is_first = strategy_.data_parallel_rank().rank == 0});
+  return std::exchange(active_, active);
+}
+
 void LoggerConnector::refuse_logging() {
   log::rank_zero_warning_once(
       "log() was called and trainer.barebones is true: nothing is logged, since that takes time; metrics have no "
@@ -65,13 +72,6 @@ metrics::Collector* LoggerConnector::require_active(std::string_view name) const
                                    "on_train_epoch_end, on_validation_epoch_end or on_test_epoch_end",
                                    name));
   return active_.collector;
-}
-
-/// The rank that shows a value may be another one than the rank that has it.
-LogOptions LoggerConnector::of_all_ranks(LogOptions options) {
-  options.sync_dist = true;
-  options.rank_zero_only = false;
-  return options;
 }
 
 // ---- The newest values

@@ -36,8 +36,7 @@ class LoggerConnector {
     if (options_.given.barebones) return refuse_logging();
     metrics::Collector* const collector = require_active(name);
     if (state_.joining || !model_.owns_outputs()) return;
-    if (!model_.outputs_everywhere()) return collector->log(name, value, of_all_ranks(options));
-    if (options.rank_zero_only && !strategy_.is_global_zero()) return;
+    if (options.rank_zero_only && model_.outputs_everywhere() && !strategy_.is_global_zero()) return;
     collector->log(name, value, options);
   }
 
@@ -53,7 +52,7 @@ class LoggerConnector {
     bool is_over = false;       ///< its values have been handed on: log() throws levin::Error
   };
   /// Sets the target of log(); returns the one before.
-  Active set_active(Active active) { return std::exchange(active_, active); }
+  Active set_active(Active active);
   /// `is_partial`: a run that goes on with the epoch starts without them.
   void show_epoch_values(bool show, bool is_partial = false) {
     active_.epoch_values = show;
@@ -126,7 +125,6 @@ class LoggerConnector {
  private:
   static void refuse_logging();
   metrics::Collector* require_active(std::string_view name) const;
-  static LogOptions of_all_ranks(LogOptions options);
   static std::string with_prefix(std::string_view prefix, std::string name);
   /// The row, with the prefix before each name.
   std::span<const MetricValue> row(std::string_view prefix);

@@ -294,7 +294,7 @@ void Collector::synchronize_epoch(Collective& collective, bool took_part) {
 void Collector::synchronize(Collective& collective, detail::Over over, bool took_part) {
   if (collective.world_size() == 1) return;
   if (exchange_ == nullptr) exchange_ = std::make_unique<detail::RankExchange>();
-  detail::SlotReduction reduction(collective, *exchange_, over);
+  detail::SlotReduction reduction(collective, *exchange_, outputs_, over);
   select_comparable(over);
   const bool read_all_loaders = over == detail::Over::kStep || std::cmp_equal(loaders_read_.size(), loaders_);
   reduction.exchange(comparable_, took_part && read_all_loaders);
@@ -311,7 +311,7 @@ void Collector::synchronize(Collective& collective, detail::Over over, bool took
 void Collector::synchronize_newest(Collective& collective) {
   if (collective.world_size() == 1) return;
   if (exchange_ == nullptr) exchange_ = std::make_unique<detail::RankExchange>();
-  detail::SlotReduction reduction(collective, *exchange_, detail::Over::kStep, /*newest=*/true);
+  detail::SlotReduction reduction(collective, *exchange_, outputs_, detail::Over::kStep, /*newest=*/true);
   select_newest();
   reduction.exchange(comparable_, /*is_complete=*/false);
   if (reduction.names_are_missing()) {
@@ -332,7 +332,7 @@ void Collector::select_newest() {
   for (Slot* slot : ordered_) {
     const LogOptions& options = slot->description.options;
     const bool is_known = slot->was_logged() || slot->reduced_step.known;
-    if (*options.on_step && is_known && !options.rank_zero_only) comparable_.push_back(slot);
+    if (*options.on_step && is_known && may_be_combined(options)) comparable_.push_back(slot);
   }
 }
 
@@ -342,7 +342,7 @@ void Collector::select_comparable(detail::Over over) {
     const LogOptions& options = slot->description.options;
     const bool is_logged = over == detail::Over::kStep ? *options.on_step && slot->stamp == stamp_
                                                        : *options.on_epoch && slot->was_logged();
-    if (is_logged && !options.rank_zero_only) comparable_.push_back(slot);
+    if (is_logged && may_be_combined(options)) comparable_.push_back(slot);
   }
 }
 

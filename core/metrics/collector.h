@@ -4,6 +4,7 @@
 #include <levin/core/base/state.h>
 #include <levin/core/comm/collective.h>
 #include <levin/core/metrics/log_options.h>
+#include <levin/core/metrics/output_ranks.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -50,6 +51,7 @@ class Collector {
     int64_t evaluation_batches = 0;
   };
   void begin(const Moment& moment);
+  void set_output_ranks(const detail::OutputRanks& outputs) { outputs_ = outputs; }
   int64_t training_batches() const { return moment_.training_batches; }
 
   /// Logs a value. Throws levin::Error when the tensor holds more than one element, and for a name that loggers use
@@ -169,6 +171,7 @@ class Collector {
   /// Fills `comparable_` with the slots that ranks compare.
   void select_comparable(detail::Over over);
   void select_newest();
+  bool may_be_combined(const LogOptions& options) const { return !outputs_.everywhere || !options.rank_zero_only; }
   /// Adds a name that only other ranks could log.
   void adopt(const detail::SlotDescription& description, detail::Over over);
 
@@ -180,6 +183,7 @@ class Collector {
   std::unique_ptr<detail::RankExchange> exchange_;
   size_t expected_ = 0;  ///< the slot that the next call probably means: steps log the same names in the same order
   Moment moment_;
+  detail::OutputRanks outputs_;
   int64_t stamp_ = 0;
   bool on_device_ = false;
   bool recordable_ = false;

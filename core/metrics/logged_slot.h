@@ -5,6 +5,7 @@
 #include <levin/core/metrics/log_options.h>
 #include <levin/core/metrics/metric.h>
 #include <levin/core/metrics/metric_reference.h>
+#include <levin/core/metrics/output_ranks.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -53,8 +54,9 @@ struct SlotDescription {
   static SlotDescription from_state(const State& state);
 
   /// Returns whether its values are combined over ranks.
-  bool is_reduced(Over over) const {
-    return (*options.sync_dist || (is_metric && over == Over::kEpoch)) && !options.rank_zero_only;
+  bool is_reduced(Over over, const OutputRanks& outputs) const {
+    return !outputs.everywhere ||
+           ((*options.sync_dist || (is_metric && over == Over::kEpoch)) && !options.rank_zero_only);
   }
 };
 

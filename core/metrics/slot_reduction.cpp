@@ -30,10 +30,10 @@ std::string encode(std::span<LoggedSlot* const> slots) {
   for (const LoggedSlot* slot : slots) {
     const SlotDescription& slot_is = slot->description;
     const LogOptions& options = slot_is.options;
-    bytes += fmt::format("{} {:d} {:d} {:d} {:d} {:d} {} {:d} {:d} {:d} {} {}\n", slot_is.dataloader_idx,
+    bytes += fmt::format("{} {:d} {:d} {:d} {:d} {:d} {} {:d} {:d} {:d} {:d} {} {}\n", slot_is.dataloader_idx,
                          slot_is.several_loaders, slot_is.is_metric, *options.on_step, *options.on_epoch,
                          options.prog_bar, static_cast<int>(options.reduce), options.logger, *options.sync_dist,
-                         options.add_dataloader_idx, slot_is.name.size(), slot_is.name);
+                         options.rank_zero_only, options.add_dataloader_idx, slot_is.name.size(), slot_is.name);
   }
   return bytes;
 }
@@ -48,7 +48,7 @@ std::vector<SlotDescription> decode(const std::string& bytes) {
     int reduce = 0;
     size_t length = 0;
     stream >> read.several_loaders >> read.is_metric >> on_step >> on_epoch >> read.options.prog_bar >> reduce >>
-        read.options.logger >> sync_dist >> read.options.add_dataloader_idx >> length;
+        read.options.logger >> sync_dist >> read.options.rank_zero_only >> read.options.add_dataloader_idx >> length;
     read.options.on_step = on_step;
     read.options.on_epoch = on_epoch;
     read.options.sync_dist = sync_dist;
@@ -265,7 +265,7 @@ void SlotReduction::exchange(std::span<LoggedSlot* const> slots, bool is_complet
   auto names = static_cast<uint64_t>(over_);
   for (const LoggedSlot* slot : slots_) {
     names = mix_seed(names, slot->identity());
-    if (!slot->description.is_reduced(over_)) continue;
+    if (!is_reduced(*slot)) continue;
     if (slot->description.is_metric) {
       write_metric(own, *slot);
       continue;
@@ -280,7 +280,7 @@ void SlotReduction::write_value(WordWriter& own, const LoggedSlot& slot) const {
   if (newest_) Newest(slot).write(own);
   const auto [last, combined, weight] = slot.read();
   const bool is_mean = slot.description.options.reduce == LogReduce::kMean;
-  own.write(over_ == Over::kStep ? slot.last_weight : weight);
+  own.write(is_of_another_rank(slot) ? 0.0 : over_ == Over::kStep ? slot.last_weight : weight);
   own.write(over_ == Over::kEpoch ? combined : is_mean ? last * slot.last_weight : last);
 }
 
@@ -289,12 +289,12 @@ void SlotReduction::write_metric(WordWriter& own, const LoggedSlot& slot) const 
   const auto states = slot.metric_states(over_);
   const bool can_compute = slot.computing_metric() != nullptr;
   // A rank without a batch has the states of an earlier step.
-  const bool has_part = over_ == Over::kEpoch || slot.last_weight != 0;
+  const bool has_part = (over_ == Over::kEpoch || slot.last_weight != 0) && !is_of_another_rank(slot);
   const bool contributes = has_part && (can_compute || !states.empty());
   const MetricHeader header{.signature = contributes ? signature_of(states) : 0,
                             .computing = can_compute ? 1 : 0,
                             .computing_rank = can_compute ? collective_.rank() : -1,
-                            .waiting = slot.waiting(over_)};
+                            .waiting = is_of_another_rank(slot) ? std::nullopt : slot.waiting(over_)};
   header.write(own, [&] {
     if (contributes)
       for (const auto& state : states) write_tensor(own, state);
@@ -305,7 +305,7 @@ bool SlotReduction::combine_parts(WordWriter& together) const {
   if (!names_agree()) return false;
   std::vector<WordReader> ranks = readers();
   for (const LoggedSlot* slot : slots_) {
-    if (!slot->description.is_reduced(over_)) continue;
+    if (!is_reduced(*slot)) continue;
     if (slot->description.is_metric) {
       if (!combine_metric(together, *slot, ranks)) return false;
       continue;
@@ -394,7 +394,7 @@ void SlotReduction::finish() {
   const at::NoGradGuard no_grad;
   std::vector<WordReader> ranks = readers();
   for (LoggedSlot* slot : slots_) {
-    if (!slot->description.is_reduced(over_)) continue;
+    if (!is_reduced(*slot)) continue;
     if (slot->description.is_metric)
       reduce_metric(*slot, ranks);
     else

@@ -16,8 +16,9 @@ namespace levin::metrics::detail {
 class SlotReduction {
  public:
   /// `newest`: of the step, each name's newest value is that of the ranks that have one of the last step of all.
-  SlotReduction(Collective& collective, RankExchange& exchange, Over over, bool newest = false)
-      : collective_(collective), exchange_(exchange), over_(over), newest_(newest) {}
+  SlotReduction(Collective& collective, RankExchange& exchange, const OutputRanks& outputs, Over over,
+                bool newest = false)
+      : collective_(collective), exchange_(exchange), outputs_(outputs), over_(over), newest_(newest) {}
 
   /// Exchanges the ranks' slots, in an order that depends on their names alone. `is_complete`: this rank had the chance
   /// to log every name.
@@ -42,6 +43,11 @@ class SlotReduction {
   std::vector<WordReader> readers() const;
   /// Writes the words of one rank that has seen what those of all parts have; false: this rank cannot.
   bool combine_parts(WordWriter& together) const;
+  bool is_reduced(const LoggedSlot& slot) const { return slot.description.is_reduced(over_, outputs_); }
+  /// Whether this rank's value is to be left out.
+  bool is_of_another_rank(const LoggedSlot& slot) const {
+    return slot.description.options.rank_zero_only && !outputs_.is_first;
+  }
   void write_value(WordWriter& own, const LoggedSlot& slot) const;
   MetricParts read_metric(std::span<WordReader> ranks) const;
   void write_metric(WordWriter& own, const LoggedSlot& slot) const;
@@ -55,6 +61,7 @@ class SlotReduction {
 
   Collective& collective_;
   RankExchange& exchange_;
+  const OutputRanks outputs_;
   Over over_;
   bool newest_;
   std::span<LoggedSlot* const> slots_;
