@@ -253,6 +253,9 @@ std::vector<std::string> ObjectStore::folders(const std::string& key, bool first
           fmt::format("cannot list {}: the server sends the same page of the list again and again", url_.text()));
     next = std::move(page.next_page);
   } while (!next.empty() && !first_only);
+  // Pages may overlap where something is written meanwhile.
+  std::ranges::sort(names);
+  names.erase(std::ranges::unique(names).begin(), names.end());
   return names;
 }
 

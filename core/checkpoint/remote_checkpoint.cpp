@@ -38,6 +38,9 @@ std::string plain_name(const std::string& name) {
 
 std::string key_of(const RemoteUrl& checkpoint, const std::string& file) { return (checkpoint / file).key; }
 
+/// Checkpoints of one name that a list may lack; where there are more, what answers says so of every name.
+constexpr int kMostUnlisted = 100;
+
 /// What stands in the manifest's place where a server does not remove it.
 constexpr const char* kRemoved = "removed\n";
 
@@ -122,12 +125,19 @@ void upload_checkpoint(ObjectStore& store, const RemoteUrl& folder, const std::s
   const Manifest manifest = read_manifest(path);
   std::vector<RemoteUrl> former = versions_of(store, folder, name);
   RemoteUrl url;
+  int unlisted = 0;
   for (int64_t number = 0;; ++number) {
     url = folder / numbered(name, number);
     if (std::any_of(former.begin(), former.end(), [&](const RemoteUrl& version) { return version.key == url.key; }))
       continue;
     // A list may lag behind: what it lacks is not overwritten either.
     if (!find_manifest(store, url)) break;
+    if (++unlisted > kMostUnlisted)
+      throw StoreUnavailable(
+          "checkpoint",
+          fmt::format("cannot write to {}: {} and {} names after it are taken, of which the list has none; "
+                      "hint: what answers may be no store of objects",
+                      folder.text(), name, kMostUnlisted));
     former.push_back(url);
   }
   for (const auto& file : manifest.files) store.put(key_of(url, file.first), path + "/" + file.first);

@@ -170,6 +170,41 @@ TEST_F(StorePage, AListThatLagsBehindHidesNoCheckpointFromAnUpload) {
   EXPECT_EQ(remote_checkpoints(store, run_).size(), 1U) << "former ones are removed once they are listed";
 }
 
+/// Pages that overlap, as where something is written while they are read.
+TEST_F(StorePage, AListThatHasAFolderTwiceHidesNotTheNewest) {
+  const SmallStore small([](const std::string&, const std::string& path) -> std::optional<Answer> {
+    if (path.find("list-type=2") == std::string::npos) return {};
+    const auto page = [](const std::string& name, const std::string& next) {
+      return fmt::format(
+          "<ListBucketResult><IsTruncated>{}</IsTruncated>{}<CommonPrefixes><Prefix>run/last/</Prefix></CommonPrefixes>"
+          "<CommonPrefixes><Prefix>run/{}/</Prefix></CommonPrefixes></ListBucketResult>",
+          !next.empty(), next, name);
+    };
+    const bool is_second = path.find("continuation-token") != std::string::npos;
+    return Answer{.body = is_second ? page("ranked", "")
+                                    : page("other", "<NextContinuationToken>second</NextContinuationToken>")};
+  });
+  ObjectStore store(run_, kNoPatience);
+  for (const auto& [name, step] : {std::pair("other", 4), std::pair("ranked", 8), std::pair("last", 12)})
+    upload_checkpoint(store, run_, name, save(name, step));
+  EXPECT_THAT(store.folders("run"), ElementsAre("last", "other", "ranked"));
+  const auto found = remote_checkpoints(store, run_);
+  ASSERT_EQ(found.size(), 3U);
+  EXPECT_EQ(found.front().manifest.info.global_step, 12);
+}
+
+/// Without an end, the upload and the end of training would wait for ever.
+TEST_F(StorePage, AServerThatHasEveryManifestIsNoStore) {
+  const SmallStore small([](const std::string& method, const std::string& path) -> std::optional<Answer> {
+    if (method != "GET" || path.find("manifest.json") == std::string::npos) return {};
+    return Answer{.body = "{}", .headers = "ETag: \"1\"\r\n"};
+  });
+  ObjectStore store(run_, kNoPatience);
+  const std::string checkpoint = save("last", 4);
+  EXPECT_THAT(message_of([&] { upload_checkpoint(store, run_, "last", checkpoint); }),
+              HasSubstr("last and 100 names after it are taken"));
+}
+
 std::string train(const std::string& folder, int64_t epochs, const std::string& ckpt,
                   const std::string& upload_to = "s3://bucket/run") {
   seed_everything(7);
