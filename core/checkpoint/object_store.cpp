@@ -207,13 +207,16 @@ std::optional<std::string> ObjectStore::get(const std::string& key) {
   return {};
 }
 
-std::optional<uint64_t> ObjectStore::size(const std::string& key) {
+std::optional<StoredObject> ObjectStore::find(const std::string& key) {
   const HttpResponse response = send({.method = "HEAD", .url = address(key)}, "read from", is_read);
-  const auto length = response.headers.find("content-length");
-  if (response.status == 404 || length == response.headers.end()) return {};
-  uint64_t size = 0;
-  const char* const end = length->second.data() + length->second.size();
-  return std::from_chars(length->second.data(), end, size).ptr == end ? std::optional(size) : std::nullopt;
+  if (response.status == 404) return {};
+  StoredObject object;
+  if (const auto length = response.headers.find("content-length"); length != response.headers.end()) {
+    uint64_t size = 0;
+    const char* const end = length->second.data() + length->second.size();
+    if (std::from_chars(length->second.data(), end, size).ptr == end) object.size = size;
+  }
+  return object;
 }
 
 bool ObjectStore::download(const std::string& key, const std::string& path, uint64_t limit) {

@@ -42,6 +42,11 @@ struct ObjectStoreOptions {
   uint64_t part_bytes = uint64_t{64} << 20;  ///< larger files are sent in parts of this size; at least 5 MiB
 };
 
+/// What a store says of an object.
+struct StoredObject {
+  std::optional<uint64_t> size;  ///< in bytes; nothing where the server does not say
+};
+
 /// The objects of a bucket, by the REST API of Amazon S3, which Google's and most other stores have as well. Keys come
 /// from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, the region from AWS_REGION or
 /// AWS_DEFAULT_REGION, the server from AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL; gs:// has Google's server and HMAC keys
@@ -61,8 +66,8 @@ class ObjectStore {
   void put_text(const std::string& key, const std::string& text);
   /// Returns a small object; nothing where there is none.
   std::optional<std::string> get(const std::string& key);
-  /// Returns an object's size without reading it; nothing where there is none, or the server does not say.
-  std::optional<uint64_t> size(const std::string& key);
+  /// Asks about an object without reading it; nothing where there is none.
+  std::optional<StoredObject> find(const std::string& key);
   /// Writes an object of at most `limit` bytes into a file. Returns whether there is one.
   bool download(const std::string& key, const std::string& path, uint64_t limit);
   /// Removes an object; one that is not there is none.

@@ -93,10 +93,10 @@ void remove_objects(ObjectStore& store, const RemoteUrl& checkpoint) {
 void check_sizes(ObjectStore& store, const RemoteCheckpoint& checkpoint, const std::string& into) {
   uint64_t total = 0;
   for (const auto& [name, summary] : checkpoint.manifest.files) {
-    const auto size = store.size(key_of(checkpoint.url, name));
-    if (size && *size != summary.size)
+    const auto object = store.find(key_of(checkpoint.url, name));
+    if (object && object->size.value_or(summary.size) != summary.size)
       throw Error("checkpoint", fmt::format("{} is damaged; got {} bytes; valid: {}", (checkpoint.url / name).text(),
-                                            *size, summary.size));
+                                            *object->size, summary.size));
     if (__builtin_add_overflow(total, summary.size, &total)) total = std::numeric_limits<uint64_t>::max();
   }
   std::error_code ignored;
@@ -105,6 +105,31 @@ void check_sizes(ObjectStore& store, const RemoteCheckpoint& checkpoint, const s
     throw Error("checkpoint", fmt::format("{} has {} bytes, for which there is no room in {}; got {} bytes that are "
                                           "free; hint: another default_root_dir",
                                           checkpoint.url.text(), total, into, disk.available));
+}
+
+/// An upload that was cut short may have left files, which could pass for those that are stored now.
+void remove_leftovers(ObjectStore& store, const RemoteUrl& url, const Manifest& manifest) {
+  try {
+    for (const auto& file : manifest.files)
+      if (store.find(key_of(url, file.first))) store.remove(key_of(url, file.first));
+  } catch (const StoreUnavailable&) {
+    throw;
+  } catch (const Error&) {
+    // Keys that may not remove: they are written over.
+  }
+}
+
+/// Throws where a server that said that it has stored these files has not, or not all bytes of them.
+void require_stored(ObjectStore& store, const RemoteUrl& url, const Manifest& manifest) {
+  for (const auto& [name, summary] : manifest.files) {
+    const auto object = store.find(key_of(url, name));
+    if (object && object->size.value_or(summary.size) == summary.size) continue;
+    throw StoreUnavailable(
+        "checkpoint",
+        fmt::format("cannot write to {}: the server said that it has stored {}; got {}; valid: {} bytes; hint: what "
+                    "answers may be no store of objects",
+                    url.text(), name, object ? fmt::format("{} bytes", *object->size) : "no object", summary.size));
+  }
 }
 
 void write_synced(const std::string& path, const std::string& content) {
@@ -140,7 +165,9 @@ void upload_checkpoint(ObjectStore& store, const RemoteUrl& folder, const std::s
                       folder.text(), name, kMostUnlisted));
     former.push_back(url);
   }
+  remove_leftovers(store, url, manifest);
   for (const auto& file : manifest.files) store.put(key_of(url, file.first), path + "/" + file.first);
+  require_stored(store, url, manifest);
   store.put(key_of(url, kManifestFile), path + "/" + kManifestFile);
   // Before the former ones are removed: the new one is there.
   if (store.get(key_of(url, kManifestFile)) != FileSystem::current().read_file(path + "/" + kManifestFile))

@@ -13,12 +13,16 @@
 
 namespace levin::testing {
 
-/// A store of objects in memory. `instead` may answer a request in its place.
+/// A store of objects in memory. `instead` may answer a request in its place; `keep` says what it keeps of the bytes
+/// that it says it has stored, nothing where it drops them.
 class SmallStore {
  public:
   using Instead = std::function<std::optional<Answer>(const std::string& method, const std::string& path)>;
-  explicit SmallStore(Instead instead)
+  using Keep = std::function<std::optional<std::string>(const std::string& path, const std::string& bytes)>;
+  explicit SmallStore(
+      Instead instead, Keep keep = [](const std::string&, const std::string& bytes) { return bytes; })
       : instead_(std::move(instead)),
+        keep_(std::move(keep)),
         server_([this](const Request& request) { return answer(request); }),
         variables_("key", "secret", server_.uri()) {}
 
@@ -30,7 +34,7 @@ class SmallStore {
     if (const auto other = instead_(method, path)) return *other;
     if (path.find("list-type=2") != std::string::npos) return list();
     if (method == "PUT") {
-      objects_[path] = request.body;
+      if (auto kept = keep_(path, request.body)) objects_[path] = *std::move(kept);
       return {.headers = "ETag: \"1\"\r\n"};
     }
     if (method == "DELETE") {
@@ -54,6 +58,7 @@ class SmallStore {
   }
 
   const Instead instead_;
+  const Keep keep_;
   std::map<std::string, std::string> objects_;
   const StandInServer server_;
   const StoreVariables variables_;

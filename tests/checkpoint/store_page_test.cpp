@@ -145,6 +145,53 @@ TEST_F(StorePage, AnUploadIsDoneWhenItsManifestCanBeRead) {
   EXPECT_EQ(remote_checkpoints(store, run_).front().manifest.info.global_step, 8);
 }
 
+/// Whatever says that it has stored a file: a manifest vouches only for what is there.
+TEST_F(StorePage, AnUploadOfWhichFilesAreDroppedOrCutDoesNotCount) {
+  const std::string former = save("former", 4);
+  const std::string next = save("next", 8);
+  std::string file;
+  std::optional<size_t> kept_bytes;
+  bool lies = false;
+  std::vector<std::string> written;
+  const SmallStore small([](const std::string&, const std::string&) { return std::nullopt; },
+                         [&](const std::string& path, const std::string& bytes) -> std::optional<std::string> {
+                           written.push_back(path.substr(path.rfind('/') + 1));
+                           if (!lies || written.back() != file) return bytes;
+                           if (!kept_bytes) return std::nullopt;
+                           return bytes.substr(0, *kept_bytes);
+                         });
+  ObjectStore store(run_, kNoPatience);
+  upload_checkpoint(store, run_, "last", former);
+  for (const char* name : {"model.safetensors", "state.json"}) {
+    const size_t size = testing::read_bytes(next + "/" + name).size();
+    for (const std::optional<size_t> kept :
+         {std::optional<size_t>(), std::optional<size_t>(0), std::optional(size - 1)}) {
+      SCOPED_TRACE(fmt::format("{} {}", name, kept ? std::to_string(*kept) : "dropped"));
+      file = name;
+      kept_bytes = kept;
+      lies = true;
+      written.clear();
+      EXPECT_THAT(message_of([&] { upload_checkpoint(store, run_, "last", next); }),
+                  AllOf(HasSubstr(fmt::format("has stored {}; got {}; valid: {} bytes", name,
+                                              kept ? fmt::format("{} bytes", *kept) : "no object", size))));
+      EXPECT_THAT(written, Not(::testing::Contains("manifest.json")));
+      lies = false;
+      const auto found = remote_checkpoints(store, run_);
+      ASSERT_EQ(found.size(), 1U);
+      EXPECT_EQ(found.front().manifest.info.global_step, 4) << "the former one is still there";
+    }
+  }
+  lies = true;
+  const CapturedLog log;
+  CheckpointUploader uploader("s3://bucket/run", kNoPatience);
+  uploader.add(next, "");
+  uploader.finish();
+  EXPECT_THAT(log.text(), HasSubstr("warning: not uploaded to s3://bucket/run: next"));
+  lies = false;
+  upload_checkpoint(store, run_, "last", next);
+  EXPECT_EQ(remote_checkpoints(store, run_).front().manifest.info.global_step, 8);
+}
+
 /// A list without what has just been written: nothing that is there is overwritten.
 TEST_F(StorePage, AListThatLagsBehindHidesNoCheckpointFromAnUpload) {
   bool lags = false;
