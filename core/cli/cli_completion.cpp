@@ -86,6 +86,8 @@ std::string completion_script(const std::string& shell, const std::string& progr
   }
   words.add_named("trainer.precision", names.precisions);
   words.add_named("trainer.profiler", names.profilers);
+  for (const FieldDoc& field : schema_of<AdapterOptions>().fields())
+    words.add(fmt::format("--adapters.{}=", field.name));
   words.add_named("optimizer", names.optimizers);
   words.add_named("scheduler", names.schedulers);
   words.add_members("trainer.callbacks", names.callbacks);

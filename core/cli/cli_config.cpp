@@ -28,8 +28,8 @@
 namespace levin {
 
 const std::vector<std::string>& top_level_keys() {
-  static const std::vector<std::string> keys = {"seed", "model", "data",  "optimizer", "scheduler", "trainer",
-                                                "ckpt", "plan",  "sweep", "export",    "inspect"};
+  static const std::vector<std::string> keys = {"seed",    "model", "data", "adapters", "optimizer", "scheduler",
+                                                "trainer", "ckpt",  "plan", "sweep",    "export",    "inspect"};
   return keys;
 }
 
@@ -238,7 +238,8 @@ void merge_trainer(Config& base, const Config& later, const ConfigNames& names) 
   }
 }
 
-/// `optimizer` and `scheduler` may stand beside `model`, which they belong to, although they are the trainer's.
+/// `adapters`, `optimizer` and `scheduler` may stand beside `model`, which they belong to, although they are the
+/// trainer's.
 void move_into_trainer(Config& source, const std::string& option) {
   const Config* const given = source.find(option);
   if (given == nullptr) return;
@@ -263,6 +264,7 @@ void normalize(Config& source, const ConfigNames& names) {
     if (trainer->is_null()) *trainer = Config::mapping(trainer->origin());
     if (!trainer->is_mapping()) throw_wrong_type(*trainer, "trainer", "a mapping of options");
   }
+  move_into_trainer(source, "adapters");
   move_into_trainer(source, "optimizer");
   move_into_trainer(source, "scheduler");
   Config* trainer = source.find("trainer");

@@ -226,6 +226,7 @@ std::string json_schema(const ConfigNames& names) {
   };
   properties["model"] = section(names.modules);
   properties["data"] = section(names.data);
+  properties["adapters"] = trainer["properties"]["adapters"];
   properties["optimizer"] = optimizer;
   properties["scheduler"] = scheduler;
   properties["trainer"] = std::move(trainer);

@@ -16,10 +16,11 @@ struct AdapterOptions {
   double dropout = 0;
   std::vector<std::string> targets = {};          ///< paths of layers; `*` stands for any characters
   std::vector<std::string> modules_to_save = {};  ///< paths of modules and parameters that are trained whole
-  bool save_adapters_only = false;                ///< checkpoints leave out what is frozen
-  std::string adapter = "default";                ///< its own name, where a module has several
+  bool save_adapters_only = false;  ///< checkpoints leave out what is frozen
+  std::string adapter = "default";  ///< its own name, where a module has several
 
   static void describe(Schema<AdapterOptions>& schema);
+  bool operator==(const AdapterOptions&) const = default;
 };
 
 }  // namespace levin

@@ -183,6 +183,18 @@ std::vector<std::string> add_adapters(torch::nn::Module& module, const AdapterOp
   return adapted;
 }
 
+bool has_adapter(const torch::nn::Module& module, const AdapterOptions& options) {
+  for (const auto& layer : detail::adapter_layers(module))
+    if (const auto pair = layer->find(options.adapter); pair != nullptr) {
+      if (pair->adapter().options == options) return true;
+      throw ConfigError(
+          fmt::format("adapters.adapter: the module has an adapter '{}' with other options; hint: another name, or "
+                      "`adapters` in one place alone",
+                      options.adapter));
+    }
+  return false;
+}
+
 void remove_adapter(torch::nn::Module& module, const std::string& adapter) {
   require_names(module, {adapter});
   require_unmerged(module);

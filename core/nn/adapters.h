@@ -27,6 +27,9 @@ namespace levin {
 /// layers that share their weight.
 std::vector<std::string> add_adapters(torch::nn::Module& module, const AdapterOptions& options);
 
+/// Whether the module has the adapter that these options made. Throws ConfigError where it has another one of that
+/// name.
+bool has_adapter(const torch::nn::Module& module, const AdapterOptions& options);
 /// Takes an adapter away; the others stay as they are. Throws levin::Error where there is none of that name.
 void remove_adapter(torch::nn::Module& module, const std::string& adapter);
 /// Returns the names of a module's adapters, in alphabetical order.

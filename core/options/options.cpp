@@ -124,6 +124,10 @@ void describe_validation(Schema<TrainerOptions>& schema) {
 void describe_optimization(Schema<TrainerOptions>& schema) {
   using Options = TrainerOptions;
   schema.field(
+      "adapters", &Options::adapters,
+      "what is trained instead of the module's weights, also as `adapters` of the top level: {name: lora, rank: "
+      "8, targets: [\"*.q_proj\"]}");
+  schema.field(
       "optimizer", &Options::optimizer,
       "what trains a module that does not override configure_optimizers, also as `optimizer` of the top level: "
       "{name: adamw, lr: 1e-3, groups: [{pattern: \"*.bias\", weight_decay: 0}]}");

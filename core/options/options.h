@@ -4,6 +4,7 @@
 #include <levin/core/devices/device_spec.h>
 #include <levin/core/interchange/weight_rules.h>
 #include <levin/core/nn/activation_checkpointing.h>
+#include <levin/core/nn/adapter_options.h>
 #include <levin/core/optim/accumulation_schedule.h>
 #include <levin/core/optim/scheduler_option.h>
 #include <levin/core/options/option_types.h>
@@ -97,6 +98,7 @@ struct TrainerOptions {
   bool inference_mode = true;
 
   // Optimisation
+  AdapterOptions adapters = {};                ///< that are added to the module
   Spec<optim::NamedOptimizer> optimizer = {};  ///< for modules that do not override configure_optimizers
   SchedulerConfig scheduler = {};              ///< of that optimizer
   /// Batches an optimizer step, also from which epoch on: {{0, 8}, {4, 2}}; the last window holds what is left.

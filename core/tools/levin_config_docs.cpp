@@ -117,6 +117,7 @@ int main() {
   std::cout << kIntroduction;
   print_heading("trainer", "");
   print_options(levin::schema_of<levin::TrainerOptions>().fields());
+  print_struct<levin::AdapterOptions>("adapters");
   print_struct<levin::ActivationCheckpointingOptions>("activation_checkpointing");
   print_registry("Callbacks", "`trainer: {callbacks: [NAME, NAME: {option: value}]}`", registries.callbacks);
   print_registry("Loggers", "`trainer: {logger: [NAME, NAME: {option: value}]}`", registries.loggers);

@@ -1,11 +1,40 @@
 #include <levin/core/trainer/local_hooks.h>
 
+#include <levin/core/base/error.h>
+#include <levin/core/base/log.h>
 #include <levin/core/connectors/second_registration.h>
+#include <levin/core/interfaces/load_weights.h>
+#include <levin/core/nn/adapters.h>
 #include <levin/core/trainer/trainer_components.h>
 
+#include <fmt/format.h>
+
+#include <cstdint>
 #include <exception>
 
 namespace levin {
+namespace {
+
+/// Adapters of a call before are there already. Initial weights are those from before the adapters.
+void add_configured_adapters(TrainerComponents& components) {
+  const TrainerOptions& given = components.options.given;
+  Module& module = *components.state.module;
+  if (given.adapters.name.empty()) return;
+  if (has_adapter(module, given.adapters)) return;
+  if (!given.init_from.path.empty())
+    log::rank_zero_info(
+        fmt::format("init_from {}: {}", given.init_from.path, load_weights(module, given.init_from).text()));
+  const auto layers = add_adapters(module, given.adapters);
+  int64_t all = 0, trained = 0;
+  for (const auto& [name, parameter] : named_unique_parameters(module)) {
+    all += parameter.numel();
+    if (parameter.requires_grad()) trained += parameter.numel();
+  }
+  log::rank_zero_info(fmt::format("adapters of {}: {} of {} parameters are trained",
+                                  counted(static_cast<int64_t>(layers.size()), "layer"), trained, all));
+}
+
+}  // namespace
 
 void configure_model(TrainerComponents& components) {
   noting_errors(
@@ -16,6 +45,11 @@ void configure_model(TrainerComponents& components) {
       [&](ErrorNotes& notes) {
         if (components.data.data_module() == nullptr) notes.place += ", which was given no data module";
       });
+  add_configured_adapters(components);
+}
+
+bool takes_initial_weights(const TrainerComponents& components) {
+  return !components.options.given.init_from.path.empty() && components.options.given.adapters.name.empty();
 }
 
 void run_local_hooks(TrainerComponents& components, const std::function<void()>& hooks) {

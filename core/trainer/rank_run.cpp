@@ -197,7 +197,7 @@ void RankRun::set_up_weights(bool weights_only) {
     const std::string path = checkpoints.find_on_rank_zero(request_.ckpt);
     if (!path.empty()) checkpoints.read(path, weights_only);
     // What this trainer has trained is not to be undone by a validation that follows.
-    const bool initial = path.empty() && !parts_.options.given.init_from.path.empty() &&
+    const bool initial = path.empty() && takes_initial_weights(parts_) &&
                          (state.stage == Stage::kFit || state.progress.total_batches == 0);
     if (initial) checkpoints.open_initial_weights();
     if (path.empty() && !initial) absent_ = message_of_absent_values(module);

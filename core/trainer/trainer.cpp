@@ -178,7 +178,7 @@ void load_attached(TrainerComponents& components, const std::string& ckpt) {
     if (!found.empty()) return load_weights_into(module, found, /*strict=*/true);
     const LoadWeightsOptions& initial = components.options.given.init_from;
     // As in validate: what this trainer has trained is not undone.
-    if (!initial.path.empty() && components.state.progress.total_batches == 0)
+    if (takes_initial_weights(components) && components.state.progress.total_batches == 0)
       log::rank_zero_info(fmt::format("init_from {}: {}", initial.path, levin::load_weights(module, initial).text()));
   });
 }

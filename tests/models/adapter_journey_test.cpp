@@ -58,10 +58,8 @@ class AdapterJourney : public ::testing::Test {
             << "\n";
     }
     std::ofstream(root_ + "/chats.yaml") << fmt::format(R"(
-model:
-  name: causal_lm
-  path: {0}/base
-  adapters: {{name: lora, rank: 8, alpha: 16, targets: ["*.q_proj", "*.v_proj"], save_adapters_only: true}}
+model: {{name: causal_lm, path: {0}/base}}
+adapters: {{name: lora, rank: 8, alpha: 16, targets: ["*.q_proj", "*.v_proj"], save_adapters_only: true}}
 data: {{name: instruction, files: [{0}/chats.jsonl], val_fraction: 0.1, tokenizer: {0}/base, context: 64, batch_size: 4,
   cache_folder: {0}/cache}}
 optimizer: {{name: adamw, lr: 0.01}}
@@ -125,9 +123,9 @@ TEST_F(AdapterJourney, FromAFolderOfTransformersAndBackMergedAndUnmerged) {
   python("read");
   ASSERT_EQ(cli({"validate", "--ckpt=last"}), 0) << err_;
   EXPECT_NEAR(metrics_.at("val_loss"), trained, 1e-6);
-  ASSERT_EQ(cli({"validate", "--model.adapters.name=''"}), 0) << err_;
+  ASSERT_EQ(cli({"validate", "--adapters.name=''"}), 0) << err_;
   EXPECT_GT(metrics_.at("val_loss"), trained + 0.1) << "without the adapters";
-  ASSERT_NE(cli({"fit", "--model.adapters.targets=['*.query']"}), 0);
+  ASSERT_NE(cli({"fit", "--adapters.targets=['*.query']"}), 0);
   EXPECT_THAT(err_, HasSubstr("adapters.targets: '*.query' matches no linear layer or embedding"));
 }
 

@@ -214,6 +214,7 @@ TEST(TrainerOptionsTest, NamesAreFrozen) {
                                            "check_val_every_n_epoch",
                                            "num_sanity_val_steps",
                                            "inference_mode",
+                                           "adapters",
                                            "optimizer",
                                            "scheduler",
                                            "accumulate_grad_batches",
