@@ -103,9 +103,14 @@ void save_language_model(const nn::CausalLanguageModel& model, const std::string
   const std::string head = fmt::format("net.{}.", options.layers + 1);
   std::map<std::string, at::Tensor> left;
   std::unordered_map<const void*, at::Tensor> merged;  // no tensor: an adapter's own
-  for (const auto& layer : detail::adapter_layers(*model)) {
+  for (const auto& entry : model->named_modules("", /*include_self=*/false)) {
+    const auto layer = std::dynamic_pointer_cast<detail::AdapterLayer>(entry.value());
+    if (layer == nullptr) continue;
     for (const at::Tensor& parameter : layer->parameters()) merged[parameter.unsafeGetTensorImpl()] = at::Tensor();
-    merged[layer->weight().unsafeGetTensorImpl()] = layer->merged_weight();
+    if (layer->quantized() != nullptr)  // no parameter of its layer
+      left[entry.key().substr(0, entry.key().rfind('.')) + ".weight"] = layer->merged_weight();
+    else
+      merged[layer->weight().unsafeGetTensorImpl()] = layer->merged_weight();
   }
   for (const auto& entry : model->named_parameters()) {
     const auto found = merged.find(entry.value().unsafeGetTensorImpl());

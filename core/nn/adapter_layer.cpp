@@ -43,10 +43,15 @@ class AdapterBehaviour final : public WeightBehaviour {
 
   at::Tensor linear(const LinearCall& call, const Linear& next) override {
     const auto layer = layer_.lock();
-    if (layer == nullptr || !layer->adds() || layer->is_embedding()) return next(call);
+    if (layer == nullptr || layer->is_embedding()) return next(call);
+    const auto& quantized = layer->quantized();
+    if (!layer->adds() && quantized == nullptr) return next(call);
+    if (quantized != nullptr && call.weight.requires_grad()) layer->refuse_training();
     LinearCall flat = call;
     flat.input = call.input.reshape({-1, call.input.size(-1)});
-    const at::Tensor output = next(flat);
+    const at::Tensor output =
+        quantized != nullptr ? QuantizedWeight::linear(quantized, flat.input, flat.bias) : next(flat);
+    if (!layer->adds()) return in_shape(output, call.input.sizes().slice(0, call.input.dim() - 1));
     for (const auto& pair : layer->active())
       add_product(output, at::linear(at::dropout(flat.input, pair->dropout(), pair->is_training()), pair->lora_A),
                   *pair);
@@ -68,6 +73,13 @@ class AdapterBehaviour final : public WeightBehaviour {
 
  private:
   std::weak_ptr<AdapterLayer> layer_;  ///< which has the weight, whose behaviour this is
+};
+
+/// Reaches the parameters that a module has registered.
+struct ParametersOf : torch::nn::Module {
+  static void erase(torch::nn::Module& module, const std::string& name) {
+    (module.*(&ParametersOf::parameters_)).erase(name);
+  }
 };
 
 }  // namespace
@@ -119,7 +131,8 @@ std::shared_ptr<LoraPair> AdapterLayer::find(const std::string& adapter) const {
 std::vector<std::pair<std::string, std::shared_ptr<LoraPair>>> AdapterLayer::all() const {
   std::vector<std::pair<std::string, std::shared_ptr<LoraPair>>> pairs;
   for (const auto& child : named_children())
-    pairs.emplace_back(child.key(), std::dynamic_pointer_cast<LoraPair>(child.value()));
+    if (auto pair = std::dynamic_pointer_cast<LoraPair>(child.value()); pair != nullptr)
+      pairs.emplace_back(child.key(), std::move(pair));
   return pairs;
 }
 
@@ -138,9 +151,9 @@ void AdapterLayer::set_trained(bool trained) const {
 
 at::Tensor AdapterLayer::merged_weight() const {
   const at::NoGradGuard no_gradients;
-  at::Tensor weight = weight_.detach();
+  at::Tensor weight = quantized_ != nullptr ? quantized_->dequantize(weight_.scalar_type()) : weight_.detach();
   if (is_merged() || active_.empty()) return weight;
-  weight = weight.clone();
+  if (quantized_ == nullptr) weight = weight.clone();
   for (const auto& pair : active_) weight.add_(pair->delta());
   return weight;
 }
@@ -161,8 +174,32 @@ void AdapterLayer::unmerge() {
   set_trained(true);
 }
 
+void AdapterLayer::quantize(torch::nn::Module& layer, const std::string& format) {
+  quantized_ =
+      layer.register_module("quantized", std::make_shared<QuantizedWeight>(path_ + ".weight", weight_, format));
+  ParametersOf::erase(layer, "weight");
+  weight_.set_requires_grad(false);
+  release_weight();
+}
+
+void AdapterLayer::release_weight() {
+  const at::NoGradGuard no_gradients;
+  weight_.set_data(released_tensor(weight_, quantized_->device(),
+                                   fmt::format("[adapters] the weight '{}.weight' is held in {}; valid: calls of "
+                                               "its layer",
+                                               path_, quantized_->format())));
+}
+
+void AdapterLayer::refuse_training() const {
+  throw Error("adapters", fmt::format("the weight '{}.weight' is held in {} and cannot be trained; hint: leave it to "
+                                      "adapters, or name '{}' in modules_to_save",
+                                      path_, quantized_->format(), path_));
+}
+
 void AdapterLayer::attach() {
-  if (!is_released(weight_) && !has_weight_behaviours(weight_))
+  // It follows what holds it to other devices.
+  if (quantized_ != nullptr && quantized_->device() != weight_.device()) release_weight();
+  if ((quantized_ != nullptr || !is_released(weight_)) && !has_weight_behaviours(weight_))
     add_weight_behaviour(
         weight_, path_ + ".weight",
         std::make_shared<AdapterBehaviour>(std::dynamic_pointer_cast<AdapterLayer>(shared_from_this())));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <levin/core/nn/adapter_options.h>
+#include <levin/core/nn/quantized_weight.h>
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
@@ -56,6 +57,12 @@ class AdapterLayer : public torch::nn::Module {
   std::shared_ptr<LoraPair> find(const std::string& adapter) const;
   std::vector<std::pair<std::string, std::shared_ptr<LoraPair>>> all() const;
 
+  /// Holds the weight of the linear layer `layer` in few bits from here on: it is no parameter of the layer any more,
+  /// and its memory is freed. See QuantizedWeight.
+  void quantize(torch::nn::Module& layer, const std::string& format);
+  /// Returns what holds the weight, or nullptr.
+  const std::shared_ptr<QuantizedWeight>& quantized() const { return quantized_; }
+
   /// Those whose sum is added; they alone are trained.
   void set_active(const std::vector<std::string>& adapters);
   const std::vector<std::shared_ptr<LoraPair>>& active() const { return active_; }
@@ -66,15 +73,19 @@ class AdapterLayer : public torch::nn::Module {
   at::Tensor merged_weight() const;
   void merge();
   void unmerge();
+  /// Throws the levin::Error of a weight in few bits that is to be trained.
+  [[noreturn]] void refuse_training() const;
   /// Puts the behaviour in front of the weight, where it is not there.
   void attach();
 
  private:
   void set_trained(bool trained) const;
+  void release_weight();
 
   std::string path_;
   at::Tensor weight_;
   bool is_embedding_;
+  std::shared_ptr<QuantizedWeight> quantized_;
   std::vector<std::shared_ptr<LoraPair>> active_;
   at::Tensor unmerged_;  ///< the weight before merge()
 };

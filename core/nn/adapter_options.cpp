@@ -11,6 +11,8 @@ void AdapterOptions::describe(Schema<AdapterOptions>& schema) {
   schema.field("dropout", &O::dropout, "dropout of the layers' inputs, as the adapters see them").at_least(0).below(1);
   schema.field("targets", &O::targets, "paths of linear layers and embeddings (*.q_proj)");
   schema.field("modules_to_save", &O::modules_to_save, "paths of modules that are trained whole, as a new head");
+  schema.field("quantize", &O::quantize, "frozen linear layers in 4 bits (nf4) or 8 (int8); empty: as they are")
+      .one_of({"", "nf4", "int8"});
   schema.field(
       "save_adapters_only", &O::save_adapters_only,
       "checkpoints and files of weights hold adapters and modules_to_save; the rest is what the module is built with");

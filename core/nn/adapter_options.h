@@ -16,6 +16,7 @@ struct AdapterOptions {
   double dropout = 0;
   std::vector<std::string> targets = {};          ///< paths of layers; `*` stands for any characters
   std::vector<std::string> modules_to_save = {};  ///< paths of modules and parameters that are trained whole
+  std::string quantize = {};        ///< how the other linear layers are held: "nf4", "int8"; empty: as they are
   bool save_adapters_only = false;  ///< checkpoints leave out what is frozen
   std::string adapter = "default";  ///< its own name, where a module has several
 

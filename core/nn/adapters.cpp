@@ -73,6 +73,8 @@ void require_matches(const char* option, const std::vector<std::string>& pattern
 void check_options(const AdapterOptions& options) {
   if (options.name != "lora" && options.name != "rslora")
     throw ConfigError(fmt::format("adapters.name: got '{}'; valid: lora, rslora", options.name));
+  if (!options.quantize.empty() && options.quantize != "nf4" && options.quantize != "int8")
+    throw ConfigError(fmt::format("adapters.quantize: got '{}'; valid: nf4, int8", options.quantize));
   if (options.targets.empty())
     throw ConfigError("adapters.targets is not set; hint: paths of linear layers, as in [\"*.q_proj\", \"*.v_proj\"]");
   if (options.rank < 1 || options.dropout < 0 || options.dropout >= 1)
@@ -82,11 +84,24 @@ void check_options(const AdapterOptions& options) {
     throw ConfigError(fmt::format("adapters.adapter: got '{}'; valid: a name without dots", options.adapter));
 }
 
+std::shared_ptr<detail::AdapterLayer> adapters_of(const FoundLayer& found) {
+  const auto children = found.layer->named_children();
+  const auto* const there = children.find("adapters");
+  return there == nullptr ? nullptr : std::dynamic_pointer_cast<detail::AdapterLayer>(*there);
+}
+
+std::shared_ptr<detail::AdapterLayer> make_adapters_of(const FoundLayer& found) {
+  if (auto there = adapters_of(found); there != nullptr) return there;
+  return found.layer->register_module(
+      "adapters", std::make_shared<detail::AdapterLayer>(found.path, found.weight, found.is_embedding));
+}
+
 void check_layer(const FoundLayer& found, const AdapterOptions& options) {
   const int64_t smallest = std::min(found.weight.size(0), found.weight.size(1));
   if (options.rank > smallest)
     throw ConfigError(fmt::format("adapters.rank: got {}, above the sizes of '{}' [{}, {}]; valid: at most {}",
                                   options.rank, found.path, found.weight.size(0), found.weight.size(1), smallest));
+  if (const auto there = adapters_of(found); there != nullptr && there->quantized() != nullptr) return;
   if (is_released(found.weight))
     throw ConfigError(
         fmt::format("adapters: the weight of '{}' was divided over ranks as it was built; hint: build "
@@ -97,10 +112,18 @@ void check_layer(const FoundLayer& found, const AdapterOptions& options) {
     throw ConfigError(fmt::format("adapters: '{}' has a module 'adapters' of its own", found.path));
 }
 
-std::shared_ptr<detail::AdapterLayer> adapters_of(const FoundLayer& found) {
-  const auto children = found.layer->named_children();
-  const auto* const there = children.find("adapters");
-  return there == nullptr ? nullptr : std::dynamic_pointer_cast<detail::AdapterLayer>(*there);
+/// Holds the linear layers in few bits that are not trained whole. Those that share a weight stay as they are.
+void quantize_layers(const std::vector<FoundLayer>& layers, const AdapterOptions& options) {
+  std::unordered_map<const void*, int> uses;
+  for (const FoundLayer& found : layers) ++uses[found.weight.unsafeGetTensorImpl()];
+  for (const FoundLayer& found : layers) {
+    if (found.is_embedding || uses[found.weight.unsafeGetTensorImpl()] > 1 || is_released(found.weight) ||
+        is_saved_whole(options, found.path + ".weight"))
+      continue;
+    const auto layer = make_adapters_of(found);
+    layer->quantize(*found.layer, options.quantize);
+    layer->attach();
+  }
 }
 
 void require_names(const torch::nn::Module& module, const std::vector<std::string>& adapters) {
@@ -156,6 +179,7 @@ std::vector<std::string> add_adapters(torch::nn::Module& module, const AdapterOp
     throw ConfigError("adapters.targets: all layers that match are in modules_to_save; hint: leave some to adapters");
 
   for (const at::Tensor& parameter : module.parameters()) parameter.set_requires_grad(false);
+  if (!options.quantize.empty()) quantize_layers(layers, options);
   std::unordered_set<const void*> of_adapters;
   for (const auto& layer : detail::adapter_layers(module))
     for (const at::Tensor& parameter : layer->parameters()) of_adapters.insert(parameter.unsafeGetTensorImpl());
@@ -170,10 +194,7 @@ std::vector<std::string> add_adapters(torch::nn::Module& module, const AdapterOp
       added->frozen.push_back(parameter);
   std::vector<std::string> adapted;
   for (const FoundLayer& found : targets) {
-    auto layer = adapters_of(found);
-    if (layer == nullptr)
-      layer = found.layer->register_module(
-          "adapters", std::make_shared<detail::AdapterLayer>(found.path, found.weight, found.is_embedding));
+    const auto layer = make_adapters_of(found);
     const auto pair = layer->add(added);
     pair->train(found.layer->is_training());
     layer->attach();
@@ -223,6 +244,12 @@ std::vector<std::string> active_adapters(const torch::nn::Module& module) {
 }
 
 void merge_adapters(torch::nn::Module& module) {
+  for (const auto& layer : detail::adapter_layers(module))
+    if (layer->quantized() != nullptr && !layer->active().empty())
+      throw Error("adapters",
+                  fmt::format("the weight '{}.weight' is held in {}, which would round what adapters add to it; hint: "
+                              "save_adapter, or save_folder of a causal_lm, which writes merged weights",
+                              layer->path(), layer->quantized()->format()));
   for (const auto& layer : detail::adapter_layers(module)) layer->merge();
 }
 
@@ -240,6 +267,10 @@ std::vector<at::Tensor> parameters_left_out(const torch::nn::Module& module) {
       for (const at::Tensor& parameter : adapter.frozen)
         if (!parameter.requires_grad()) parameters.push_back(parameter);
     }
+  if (!seen.empty())
+    for (const auto& layer : detail::adapter_layers(module))
+      if (layer->quantized() != nullptr)
+        for (const at::Tensor& codes : layer->quantized()->buffers()) parameters.push_back(codes);
   return parameters;
 }
 

@@ -23,6 +23,11 @@ namespace levin {
 /// module: `PATH.adapters.NAME.lora_A` [rank, in] and `lora_B` [out, rank], of the weight's type. A further adapter
 /// becomes the active one. Returns the paths of the layers.
 ///
+/// With `quantize`, every torch::nn::Linear of the module that is not in modules_to_save is held in 4 or 8 bits, not
+/// those with adapters alone, and is computed with as the type of its inputs: QLoRA (Dettmers et al., 2023,
+/// arXiv:2305.14314). Weights that layers share stay as they are. The weight is no parameter any more; the buffers of
+/// its layer's `quantized` hold it.
+///
 /// Throws ConfigError for patterns that match nothing, a rank above a layer's sizes, an adapter that is there, and
 /// layers that share their weight.
 std::vector<std::string> add_adapters(torch::nn::Module& module, const AdapterOptions& options);
@@ -43,11 +48,12 @@ std::vector<std::string> active_adapters(const torch::nn::Module& module);
 
 /// Adds what the active adapters compute to the weights, which then cost what they cost without adapters. The weights
 /// from before are kept for unmerge_adapters, which restores them to the bit. Nothing of an adapter is trained
-/// meanwhile. Does nothing where they are merged.
+/// meanwhile. Does nothing where they are merged. Throws levin::Error for layers in 4 or 8 bits.
 void merge_adapters(torch::nn::Module& module);
 void unmerge_adapters(torch::nn::Module& module);
 
-/// Returns the frozen parameters that checkpoints leave out: those of adapters with save_adapters_only.
+/// Returns the frozen parameters, and the buffers of those in 4 or 8 bits, that checkpoints leave out: those of
+/// adapters with save_adapters_only.
 std::vector<at::Tensor> parameters_left_out(const torch::nn::Module& module);
 
 /// Has the weights find their adapters again where something has given them other memory (Module::to, set_data). The

@@ -82,6 +82,12 @@ class AdapterTraining : public ::testing::Test {
     }
     return values;
   }
+  static std::map<std::string, at::Tensor> trained_of(const CausalLm& module) {
+    std::map<std::string, at::Tensor> values;
+    for (const auto& [name, parameter] : named_unique_parameters(module))
+      if (parameter.requires_grad()) values[name] = parameter.detach();
+    return values;
+  }
   static void expect_near(const std::map<std::string, at::Tensor>& got, const std::map<std::string, at::Tensor>& wanted,
                           double tolerance) {
     ASSERT_EQ(got.size(), wanted.size());
@@ -145,6 +151,43 @@ TEST_F(AdapterTraining, ComputesInOtherPrecisions) {
     EXPECT_EQ(tensor.scalar_type(), at::kFloat);
     EXPECT_LT((tensor - expected.at(name)).abs().max().item<double>(), 0.2) << name;
   }
+}
+
+TEST_F(AdapterTraining, OverWeightsInFewBitsIsThatOfOneDeviceAndGoesOnToTheBit) {
+  for (const std::string rest : {"quantize: nf4", "quantize: nf4, save_adapters_only: true", "quantize: int8"}) {
+    SCOPED_TRACE(rest);
+    const std::string adapters =
+        "{name: lora, rank: 4, alpha: 8, targets: [\"*.q_proj\", \"*.down_proj\"], " + rest + "}";
+    const auto expected = trained(*fit({.adapters = adapters}));
+    EXPECT_EQ(expected.size(), 12);
+    for (const std::string strategy : {"ddp_threads", "{name: sharded_threads, stage: 3}"}) {
+      SCOPED_TRACE(strategy);
+      expect_near(trained(*fit({.strategy = strategy, .ranks = 2, .adapters = adapters})), expected, 1e-5);
+    }
+    const std::string checkpoint = folder_ + "/checkpoint";
+    fit({.adapters = adapters, .save = checkpoint, .max_steps = 7});
+    const auto saved = open_checkpoint(checkpoint).at("model").as_map();
+    EXPECT_EQ(saved.contains("model.net.1.self_attn.q_proj.quantized.codes"), rest.find("only") == std::string::npos);
+    EXPECT_FALSE(saved.contains("model.net.1.self_attn.q_proj.weight"));
+    expect_near(trained(*fit({.adapters = adapters, .resume = checkpoint})), expected, 0);
+  }
+}
+
+TEST_F(AdapterTraining, OverWeightsInFewBitsIsWrittenMerged) {
+  const auto module = fit({.adapters = "{name: lora, rank: 4, alpha: 8, targets: [\"*.q_proj\"], quantize: nf4}"});
+  module->save_folder(folder_ + "/merged");
+  const auto plain = make<CausalLm>({.path = folder_ + "/merged"});
+  const Batch batch{{"tokens", data_["tokens"]}};
+  const at::NoGradGuard no_gradients;
+  const at::Tensor expected = module->predict_step(batch, 0)["logits"];
+  EXPECT_LT((plain->predict_step(batch, 0)["logits"] - expected).abs().max().item<double>(),
+            1e-5 * expected.abs().max().item<double>());
+  module->save_adapter(folder_ + "/adapter");
+  const auto other = make<CausalLm>({.path = folder_ + "/config.json", .pretrained = false});
+  other->load_adapter(folder_ + "/adapter");
+  const auto written = trained_of(*module), read = trained_of(*other);
+  ASSERT_EQ(written.size(), 6);
+  for (const auto& [name, tensor] : written) EXPECT_TRUE(at::equal(read.at(name), tensor)) << name;
 }
 
 TEST_F(AdapterTraining, OfLayersThatTensorCutsIsRefused) {
