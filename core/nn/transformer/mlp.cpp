@@ -1,6 +1,7 @@
 #include <levin/core/nn/transformer/mlp.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/nn/transformer/block_operators.h>
 #include <levin/core/nn/transformer/key_value_cache.h>
 #include <levin/core/nn/transformer/linear_layer.h>
 #include <levin/core/nn/transformer/token_kernels.h>
@@ -55,8 +56,15 @@ at::Tensor MlpImpl::forward(const at::Tensor& x) {
     }
     return down_proj(at::silu(gate) * up);
   }
-  at::Tensor hidden = activate(gate_proj ? gate_proj(x) : up_proj(x), activation_);
-  if (gate_proj) hidden = hidden * up_proj(x);
+  at::Tensor hidden = gate_proj ? gate_proj(x) : up_proj(x);
+  if (gate_proj) {
+    const at::Tensor up = up_proj(x);
+    const bool is_fused = activation_ == Activation::kSilu && hidden.scalar_type() == up.scalar_type() &&
+                          detail::fits_block_operators(hidden, up);
+    hidden = is_fused ? detail::silu_multiply(hidden, up) : activate(hidden, activation_) * up;
+  } else {
+    hidden = activate(hidden, activation_);
+  }
   if (dropout) hidden = dropout(hidden);
   return down_proj(hidden);
 }

@@ -1,6 +1,7 @@
 #include <levin/core/nn/transformer/rms_norm.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/nn/transformer/block_operators.h>
 #include <levin/core/nn/transformer/token_kernels.h>
 
 #include <ATen/TensorOperators.h>
@@ -22,6 +23,10 @@ RMSNormImpl::RMSNormImpl(const RMSNormOptions& options) : options_(options) {
 }
 
 at::Tensor RMSNormImpl::forward(const at::Tensor& x) {
+  const bool fits = (options_.eps || x.scalar_type() == at::kFloat) && x.size(-1) == options_.size;
+  if (fits && detail::fits_block_operators(x, weight))
+    return detail::rms_norm(x, weight, options_.eps.value_or(std::numeric_limits<float>::epsilon()),
+                            options_.weight_is_offset);
   return at::rms_norm(x, x.sizes().slice(x.dim() - 1),
                       options_.weight_is_offset && weight.defined() ? weight + 1 : weight, options_.eps);
 }

@@ -1,6 +1,7 @@
 #include <levin/core/nn/transformer/rotary_embedding.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/nn/transformer/block_operators.h>
 #include <levin/core/nn/transformer/token_kernels.h>
 
 #include <ATen/TensorOperators.h>
@@ -144,6 +145,7 @@ RotaryEmbeddingImpl::Tables RotaryEmbeddingImpl::tables_at(const at::Tensor& pos
 
 at::Tensor RotaryEmbeddingImpl::forward(const at::Tensor& x, const at::Tensor& positions) {
   const auto [cosines, sines] = tables_at(positions, x);
+  if (x.dim() == 4 && detail::fits_block_operators(x, cosines)) return detail::rotate(x, cosines, sines);
   const int64_t half = options_.dim / 2;
   const at::Tensor first = x.narrow(-1, 0, half);
   const at::Tensor second = x.narrow(-1, half, half);

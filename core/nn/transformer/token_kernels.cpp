@@ -1,37 +1,14 @@
 #include <levin/core/nn/transformer/token_kernels.h>
 
+#include <levin/core/nn/transformer/lanes.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <cstring>
 #include <limits>
 
 namespace levin::nn::detail {
 namespace {
-
-/// Vectors of so many floats; the compiler divides them where the processor's are shorter.
-template <size_t kLanes>
-struct Lanes {
-  typedef float Floats __attribute__((vector_size(kLanes * sizeof(float))));
-  typedef int32_t Ints __attribute__((vector_size(kLanes * sizeof(int32_t))));
-};
-
-// Vectors are handed over by reference: by value they would be in registers that only some processors have.
-template <class Floats>
-LEVIN_INLINE void load(const float* from, Floats& value) {
-  std::memcpy(&value, from, sizeof value);
-}
-template <class Floats>
-LEVIN_INLINE void store(float* to, const Floats& value) {
-  std::memcpy(to, &value, sizeof value);
-}
-
-template <size_t kLanes>
-LEVIN_INLINE float sum_of(const typename Lanes<kLanes>::Floats& value) {
-  float sum = 0;
-  for (size_t i = 0; i < kLanes; ++i) sum += value[i];
-  return sum;
-}
 
 template <size_t kLanes>
 LEVIN_INLINE float dot(const float* a, const float* b, int64_t size) {
@@ -52,35 +29,9 @@ LEVIN_INLINE float dot(const float* a, const float* b, int64_t size) {
     first += x * y;
   }
   first += second;
-  float sum = sum_of<kLanes>(first);
+  float sum = sum_of(first);
   for (; i < size; ++i) sum += a[i] * b[i];
   return sum;
-}
-
-/// The exponential to two units in the last place, 0 below the smallest normal number: Cody and Waite's reduction, and
-/// a polynomial on [−ln 2 / 2, ln 2 / 2].
-template <class Floats, class Ints>
-LEVIN_INLINE void exponentiate(Floats& x) {
-  constexpr float kLowest = -87.3F;
-  constexpr float kHighest = 88.3F;
-  const auto is_low = x < kLowest;
-  x = is_low ? Floats{} + kLowest : x;
-  x = x > kHighest ? Floats{} + kHighest : x;
-  const Floats scaled = x * 1.44269504088896341F;
-  const Floats half = scaled < 0 ? Floats{} - 0.5F : Floats{} + 0.5F;
-  const Ints power = __builtin_convertvector(scaled + half, Ints);
-  const Floats whole = __builtin_convertvector(power, Floats);
-  const Floats rest = (x - whole * 0.693359375F) + whole * 2.12194440e-4F;
-  Floats value = rest * 1.9875691500e-4F + 1.3981999507e-3F;
-  value = value * rest + 8.3334519073e-3F;
-  value = value * rest + 4.1665795894e-2F;
-  value = value * rest + 1.6666665459e-1F;
-  value = value * rest + 5.0000001201e-1F;
-  value = value * rest * rest + rest + 1;
-  const Ints bits = (power + 127) << 23;
-  Floats factor;
-  std::memcpy(&factor, &bits, sizeof factor);
-  x = is_low ? Floats{} : value * factor;
 }
 
 template <size_t kLanes>
@@ -139,7 +90,7 @@ LEVIN_INLINE void attend(const CachedAttention& a, int64_t index, float* scores)
       store(own + place, x);
       sums += x;
     }
-    float sum = sum_of<kLanes>(sums);
+    float sum = sum_of(sums);
     for (; place < a.places; ++place) sum += own[place] = std::exp(own[place] - most);
     const float share = 1 / sum;
     float* const output = a.output + first + query * a.head_dim;
@@ -173,14 +124,13 @@ LEVIN_INLINE void multiply_silu(const float* gate, const float* up, float* outpu
   constexpr auto kStep = static_cast<int64_t>(kLanes);
   using Floats = typename Lanes<kLanes>::Floats;
   using Ints = typename Lanes<kLanes>::Ints;
-  Floats x, y, inverse;
+  Floats x, y, share;
   int64_t i = 0;
   for (; i + kStep <= count; i += kStep) {
     load(gate + i, x);
     load(up + i, y);
-    inverse = -x;
-    exponentiate<Floats, Ints>(inverse);
-    x = x / (1 + inverse) * y;
+    sigmoid<Floats, Ints>(x, share);
+    x = x * share * y;
     store(output + i, x);
   }
   for (; i < count; ++i) output[i] = gate[i] / (1 + std::exp(-gate[i])) * up[i];
