@@ -22,11 +22,14 @@ namespace {
 /// Where the tokenizer is: what the user says, what the data were made with, or a file beside the weights or the
 /// config.json.
 std::string find_tokenizer(const CliRun& run, const CausalLm& module, const GenerateCommandOptions& options) {
-  if (options.tokenizer) return *options.tokenizer;
+  const auto file_of = [](const std::string& path) {
+    return std::filesystem::is_directory(path) ? path + "/tokenizer.json" : path;
+  };
+  if (options.tokenizer) return file_of(*options.tokenizer);
   const Config* const data = run.config.find("data");
   const Config* const of_data = data != nullptr ? data->find("tokenizer") : nullptr;
   if (of_data != nullptr && of_data->is_scalar() && !of_data->is_null() && !of_data->text().empty())
-    return of_data->text();
+    return file_of(of_data->text());
   for (const std::string& folder : {run.ckpt, module.folder()}) {
     const std::filesystem::path file = std::filesystem::path(folder) / "tokenizer.json";
     if (std::filesystem::exists(file)) return file.string();
@@ -73,8 +76,9 @@ void generate_on_terminal(const CliRun& run, const GenerateCommandOptions& optio
 void GenerateCommandOptions::describe(Schema<GenerateCommandOptions>& schema) {
   using O = GenerateCommandOptions;
   schema.field("prompt", &O::prompt, "the text to continue");
-  schema.field("tokenizer", &O::tokenizer,
-               "a tokenizer.json; null: data.tokenizer, or the file beside the weights or the config.json");
+  schema.field(
+      "tokenizer", &O::tokenizer,
+      "a tokenizer.json, or its folder; null: data.tokenizer, or the file beside the weights or the config.json");
   schema.field("max_new_tokens", &O::max_new_tokens, "most tokens that are added").at_least(1);
   schema.field("temperature", &O::temperature, "of sampling; 0: always the likeliest token").at_least(0);
   schema.field("top_k", &O::top_k, "samples from the likeliest so many tokens; 0: from all").at_least(0);

@@ -10,6 +10,7 @@
 #include <levin/core/checkpoint/checkpoint.h>
 #include <levin/core/checkpoint/safetensors.h>
 #include <levin/core/cli/cli.h>
+#include <levin/core/cli/generate_command.h>
 #include <levin/core/data/instruction_data.h>
 #include <levin/core/models/causal_lm.h>
 
@@ -82,12 +83,14 @@ trainer:
     Cli cli;
     cli.modules.add<CausalLm>("causal_lm", "a language model of a folder of Hugging Face");
     cli.data.add<data::InstructionData>("instruction", "chats, prompts and texts of JSON lines");
+    add_generate_command(cli);
     cli.after_command = [&](const CliRun& run) {
       auto& model = dynamic_cast<CausalLm&>(*run.module);
       if (run.command == "fit" && run.trainer->is_global_zero()) {
         model.save_adapter(root_ + "/adapter");
         model.save_folder(root_ + "/trained");
       }
+      if (run.command == "generate") return;
       metrics_ = run.trainer->callback_metrics();
       const at::NoGradGuard no_gradients;
       const at::Tensor tokens = at::arange(60, 80).unsqueeze(0);
@@ -127,6 +130,31 @@ TEST_F(AdapterJourney, FromAFolderOfTransformersAndBackMergedAndUnmerged) {
   EXPECT_GT(metrics_.at("val_loss"), trained + 0.1) << "without the adapters";
   ASSERT_NE(cli({"fit", "--adapters.targets=['*.query']"}), 0);
   EXPECT_THAT(err_, HasSubstr("adapters.targets: '*.query' matches no linear layer or embedding"));
+}
+
+TEST_F(AdapterJourney, OverWeightsInFourBitsToTextOnTheTerminal) {
+  const std::vector<std::string> options{"--adapters.quantize=nf4", "--adapters.targets=['*_proj']"};
+  const auto with = [&](std::vector<std::string> words, const std::vector<std::string>& more) {
+    words.insert(words.end(), more.begin(), more.end());
+    return cli(words);
+  };
+  ASSERT_EQ(with({"fit"}, options), 0) << err_;
+  const double trained = metrics_.at("val_loss");
+  EXPECT_EQ(open_checkpoint(root_ + "/run/checkpoints/last").at("model").as_map().size(), 28);
+  ASSERT_EQ(with({"validate", "--ckpt=last"}, options), 0) << err_;
+  EXPECT_NEAR(metrics_.at("val_loss"), trained, 1e-6);
+  python("read_merged");
+  // The text is that of a model of the merged weights.
+  const auto text = [&](const std::vector<std::string>& more) {
+    ::testing::internal::CaptureStdout();
+    const int status = with({"generate", "--prompt=Name a sea.", "--temperature=0", "--max_new_tokens=20"}, more);
+    std::string out = ::testing::internal::GetCapturedStdout();
+    EXPECT_EQ(status, 0) << err_;
+    return out;
+  };
+  const std::string merged = text({"--model.path=" + root_ + "/trained", "--adapters.name=''"});
+  EXPECT_EQ(text({options[0], options[1], "--ckpt=last"}), merged);
+  EXPECT_NE(text({"--adapters.name=''"}), merged);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
     base   a folder FOLDER/base of a language model of 261 tokens
     read   reads FOLDER/trained by transformers and FOLDER/adapter on FOLDER/base by PEFT, which compute what is in
            FOLDER/logits.safetensors
+    read_merged  the same by transformers alone
     check  reads what Levin wrote: adapters after the same steps in FOLDER/CASE/back, a model that they are merged into
            in FOLDER/CASE/merged
 """
@@ -92,18 +93,25 @@ def base(folder):
     model.save_pretrained(folder / "base")
 
 
-def read(folder):
+def difference_of(folder, model):
     written = load_file(folder / "logits.safetensors")
+    with torch.no_grad():
+        difference = (model.eval()(written["tokens"]).logits - written["logits"]).abs().max().item()
+    return difference / written["logits"].abs().max().item()
+
+
+def read(folder):
     plain = t.AutoModelForCausalLM.from_pretrained(folder / "base")
+    assert difference_of(folder, plain) > 1e-2
+    read_merged(folder)
+    assert difference_of(folder, peft.PeftModel.from_pretrained(plain, folder / "adapter")) < 1e-5
+
+
+def read_merged(folder):
     merged, info = t.AutoModelForCausalLM.from_pretrained(folder / "trained", output_loading_info=True)
     assert not any(info.values()), info
-    with torch.no_grad():
-        largest = written["logits"].abs().max().item()
-        assert (plain(written["tokens"]).logits - written["logits"]).abs().max().item() > 1e-2 * largest
-        for model in merged, peft.PeftModel.from_pretrained(plain, folder / "adapter"):
-            difference = (model.eval()(written["tokens"]).logits - written["logits"]).abs().max().item()
-            assert difference < 1e-5 * largest, difference
+    assert (difference := difference_of(folder, merged)) < 1e-5, difference
 
 
 if __name__ == "__main__":
-    {"make": make, "check": check, "base": base, "read": read}[sys.argv[1]](Path(sys.argv[2]))
+    {"make": make, "check": check, "base": base, "read": read, "read_merged": read_merged}[sys.argv[1]](Path(sys.argv[2]))
