@@ -1,6 +1,7 @@
 #include <levin/core/nn/adapters.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/nn/adapter_layer.h>
 #include <levin/core/nn/weight_behaviour.h>
 
 #include <gmock/gmock.h>
@@ -252,6 +253,100 @@ TEST(Adapters, SayWhatCannotBeAdapted) {
   options.name = "lora";
   add_adapters(*net, options);
   EXPECT_THAT(message(options), HasSubstr("the module has an adapter 'default'; hint: another name"));
+}
+
+TEST(Adapters, TrainAboveLayersInFewBits) {
+  for (const std::string format : {"nf4", "int8"}) {
+    SCOPED_TRACE(format);
+    const auto net = std::make_shared<AdaptedNet>();
+    const at::Tensor tokens = torch::randint(11, {2, 4});
+    const at::Tensor up = net->up->weight.detach().clone();
+    AdapterOptions options = on_three_layers();
+    options.quantize = format;
+    options.modules_to_save = {"head"};
+    add_adapters(*net, options);
+    const auto buffers = net->named_buffers();
+    EXPECT_TRUE(buffers.contains("up.quantized.codes") && buffers.contains("down.quantized.codes"));
+    EXPECT_FALSE(buffers.contains("head.quantized.codes")) << "is trained whole";
+    EXPECT_FALSE(net->named_parameters().contains("up.weight"));
+    EXPECT_TRUE(net->named_parameters().contains("up.bias"));
+    EXPECT_EQ(net->up->weight.sizes(), up.sizes());
+    fill(*net);
+    // The same net with the numbers that the bits stand for as its weights.
+    const auto plain = std::make_shared<AdaptedNet>();
+    add_adapters(*plain, on_three_layers());
+    {
+      const torch::NoGradGuard no_gradients;
+      auto mine = net->named_parameters();
+      for (auto& entry : plain->named_parameters())
+        if (const at::Tensor* const found = mine.find(entry.key()); found != nullptr) entry.value().copy_(*found);
+      plain->up->weight.copy_(detail::adapter_layers(*net).at(1)->quantized()->dequantize(at::kFloat));
+      plain->down->weight.copy_(detail::adapter_layers(*net).at(2)->quantized()->dequantize(at::kFloat));
+    }
+    EXPECT_GT(largest_difference(plain->up->weight, up), 1e-5);
+    EXPECT_LT(largest_difference(plain->up->weight, up), format == "nf4" ? 0.07 : 2e-3);
+    const at::Tensor out = net->forward(tokens);
+    EXPECT_LT(largest_difference(out, plain->forward(tokens)), 1e-5);
+    out.pow(2).sum().backward();
+    plain->forward(tokens).pow(2).sum().backward();
+    const auto expected = plain->named_parameters();
+    int64_t trained = 0;
+    for (auto& entry : net->named_parameters()) {
+      if (!entry.value().requires_grad()) continue;
+      ++trained;
+      if (entry.key().find("head") == std::string::npos)
+        EXPECT_LT(largest_difference(entry.value().grad(), expected[entry.key()].grad()),
+                  1e-4 * entry.value().grad().abs().max().item<double>())
+            << entry.key();
+    }
+    EXPECT_EQ(trained, 8);
+  }
+}
+
+TEST(Adapters, OfLayersInFewBitsAreSwitchedAddedAndFollowTheModule) {
+  const auto net = std::make_shared<AdaptedNet>();
+  const at::Tensor tokens = torch::randint(11, {2, 4});
+  AdapterOptions options{.name = "lora", .rank = 2, .targets = {"up"}, .quantize = "nf4", .adapter = "french"};
+  add_adapters(*net, options);
+  const at::Tensor plain = net->forward(tokens).detach();
+  options.adapter = "german";
+  options.targets = {"down"};
+  add_adapters(*net, options);  // of a layer that has none, and is in few bits already
+  EXPECT_TRUE(torch::equal(net->forward(tokens), plain));
+  fill(*net);
+  const at::Tensor german = net->forward(tokens).detach();
+  EXPECT_GT(largest_difference(german, plain), 1e-2);
+  set_active_adapters(*net, {});
+  EXPECT_TRUE(torch::equal(net->forward(tokens), plain));
+  set_active_adapters(*net, {"german"});
+  net->to(at::kDouble);
+  reattach_adapters(*net);
+  EXPECT_LT(largest_difference(net->forward(tokens), german), 1e-5);
+}
+
+TEST(Adapters, OfLayersInFewBitsSayWhatTheyCannotDo) {
+  const auto net = std::make_shared<AdaptedNet>();
+  AdapterOptions options = on_three_layers();
+  options.quantize = "nf3";
+  EXPECT_THAT(message_of_adapters([&] { add_adapters(*net, options); }),
+              HasSubstr("adapters.quantize: got 'nf3'; valid: nf4, int8"));
+  options.quantize = "nf4";
+  add_adapters(*net, options);
+  EXPECT_THAT(message_of_adapters([&] { merge_adapters(*net); }),
+              HasSubstr("the weight 'up.weight' is held in nf4, which would round what adapters add to it"));
+  net->up->weight.requires_grad_();
+  EXPECT_THAT(message_of_adapters([&] {
+                net->forward(torch::randint(11, {2, 4}));
+              }),
+              HasSubstr("the weight 'up.weight' is held in nf4 and cannot be trained; hint: leave it to adapters, or "
+                        "name 'up' in modules_to_save"));
+  std::string message;
+  try {
+    (net->down->weight * 2).sum();
+  } catch (const std::exception& error) {
+    message = error.what();
+  }
+  EXPECT_THAT(message, HasSubstr("the weight 'down.weight' is held in nf4; valid: calls of its layer"));
 }
 
 /// An autoencoder whose halves have one weight, which is a parameter of both.
