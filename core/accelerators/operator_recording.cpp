@@ -105,6 +105,9 @@ bool reads_values(const c10::OperatorName& name) {
          std::find(kPackedNetworks.begin(), kPackedNetworks.end(), name.name) != kPackedNetworks.end();
 }
 
+/// Whether a storage has memory; one that was released throws where it is asked.
+bool has_memory(c10::StorageImpl& storage) { return storage._mutable_data_ptr_no_checks().get() != nullptr; }
+
 /// Whether a tensor's memory lives as long as its storage does; that of at::from_blob without a deleter need not.
 bool owns_memory(const at::Storage& storage) { return storage.data_ptr().get_context() != nullptr; }
 
@@ -171,7 +174,7 @@ void OperatorRecording::refuse(const std::string& why) {
 
 void OperatorRecording::watch(const at::Storage& storage) {
   c10::StorageImpl* const memory = storage.unsafeGetStorageImpl();
-  if (memory->data() == nullptr || memory->nbytes() == 0 ||
+  if (!has_memory(*memory) || memory->nbytes() == 0 ||
       c10::impl::cow::is_cow_data_ptr(memory->_mutable_data_ptr_no_checks()))
     return;
   watches_.try_emplace(memory, *memory);
@@ -265,12 +268,13 @@ size_t OperatorRecording::note_argument(const at::Tensor& tensor, bool is_writte
   if (traced.maker) return number;
   if (std::any_of(former_.begin(), former_.end(), [&](const Former& former) { return former.storage == number; }))
     return number;
-  const size_t bytes = traced.storage.data() == nullptr ? 0 : traced.storage.nbytes();
+  const bool is_there = has_memory(*traced.storage.unsafeGetStorageImpl());
+  const size_t bytes = is_there ? traced.storage.nbytes() : 0;
   // Memory of others may be gone when the part ends, and what a replay reads there is what an ordinary step would.
-  const bool may_change = is_written || !owns_memory(traced.storage);
+  const bool may_change = is_written || (is_there && !owns_memory(traced.storage));
   former_.push_back({.storage = number,
                      .bytes = bytes,
-                     .hash = may_change ? 0 : hash_of(traced.storage, bytes),
+                     .hash = may_change || !is_there ? 0 : hash_of(traced.storage, bytes),
                      .may_change = may_change});
   return number;
 }

@@ -23,6 +23,7 @@
 #include <array>
 #include <cmath>
 #include <utility>
+#include <vector>
 
 namespace levin::detail {
 namespace {
@@ -70,6 +71,20 @@ at::Tensor in_groups(const at::Tensor& flat, int64_t size) {
 /// One number a group, for each number of the groups.
 at::Tensor for_each_number(const at::Tensor& of_groups, int64_t size, int64_t count) {
   return of_groups.unsqueeze(1).expand({-1, size}).reshape({-1}).narrow(0, 0, count);
+}
+
+/// Scales of blocks from their codes, as the operators of scales_of_blocks compute them.
+std::vector<float> read_scales(const at::Tensor& codes, const at::Tensor& groups, const at::Tensor& mean) {
+  const auto* const tree = dynamic_values().const_data_ptr<float>();
+  const auto* const code = codes.const_data_ptr<uint8_t>();
+  const auto* const group = groups.const_data_ptr<double>();
+  const auto offset = static_cast<float>(*mean.const_data_ptr<double>());
+  std::vector<float> scales(static_cast<size_t>(codes.numel()));
+  for (size_t i = 0; i < scales.size(); ++i) {
+    const float relative = tree[code[i]] * static_cast<float>(group[i / kScaleGroup]);
+    scales[i] = relative + offset;  // rounded twice, as operators do
+  }
+  return scales;
 }
 
 /// Carries the weight from forward to backward.
@@ -151,18 +166,21 @@ at::Tensor QuantizedWeight::dequantize(at::ScalarType type) const {
   const at::NoGradGuard no_gradients;
   if (format_ == "int8") return codes_.to(at::kFloat).mul_(scales_.to(at::kFloat).unsqueeze(1)).to(type);
   const int64_t count = rows_ * columns_;
-  const at::Tensor scales = scales_of_blocks();
-  const at::Tensor values = at::empty({rows_, columns_}, scales.options());
-  const auto work = [codes = codes_, scales, values, count] {
+  const at::Tensor values = at::empty({rows_, columns_}, codes_.options().dtype(at::kFloat));
+  // A recording that kept the values could not give their memory to others.
+  const c10::weak_intrusive_ptr<c10::StorageImpl> memory(values.storage().getWeakStorageImpl());
+  const auto work = [codes = codes_, scale_codes = scales_, groups = group_scales_, mean = mean_scale_, memory, count] {
+    const auto storage = memory.lock();
     const auto* const from = codes.const_data_ptr<uint8_t>();
-    const auto* const scale = scales.const_data_ptr<float>();
-    auto* const to = values.mutable_data_ptr<float>();
-    at::parallel_for(0, scales.numel(), kNf4Grain, [&](int64_t begin, int64_t end) {
+    auto* const to = static_cast<float*>(storage->mutable_data());
+    const std::vector<float> scales = read_scales(scale_codes, groups, mean);
+    at::parallel_for(0, scale_codes.numel(), kNf4Grain, [&](int64_t begin, int64_t end) {
       const int64_t first = begin * nf4::kBlock;
-      nf4::dequantize(from + first / 2, scale + begin, std::min(end * nf4::kBlock, count) - first, to + first);
+      nf4::dequantize(from + first / 2, scales.data() + begin, std::min(end * nf4::kBlock, count) - first, to + first);
     });
   };
   if (values.is_cpu() && do_host_work({values}, work)) return values.to(type);
+  const at::Tensor scales = scales_of_blocks();
   static const at::Tensor* const table = [] {
     auto* const tensor = new at::Tensor(at::empty({16}, at::kFloat));
     std::ranges::copy(nf4::kValues, tensor->mutable_data_ptr<float>());

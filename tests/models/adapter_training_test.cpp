@@ -57,12 +57,11 @@ class AdapterTraining : public ::testing::Test {
     options.max_epochs = 2;
     options.devices = run.ranks;
     options.accelerator = quiet.accelerator;
-    options.callbacks = quiet.callbacks;
     options.logger = quiet.logger;
-    options.enable_checkpointing = quiet.enable_checkpointing;
+    options.enable_checkpointing = !options.callbacks.empty();
     options.enable_progress_bar = options.enable_model_summary = false;
     options.default_root_dir = folder_;
-    options.max_steps = run.max_steps;
+    if (run.max_steps >= 0) options.max_steps = run.max_steps;
     Trainer trainer(options);
     const auto dataset = std::make_shared<data::TensorDataset>(data_);
     // Global batches of 4.
@@ -171,6 +170,18 @@ TEST_F(AdapterTraining, OverWeightsInFewBitsIsThatOfOneDeviceAndGoesOnToTheBit) 
     EXPECT_FALSE(saved.contains("model.net.1.self_attn.q_proj.weight"));
     expect_near(trained(*fit({.adapters = adapters, .resume = checkpoint})), expected, 0);
   }
+}
+
+TEST_F(AdapterTraining, OverWeightsInFewBitsComputesInOtherPrecisionsAndRecorded) {
+  const std::string adapters = "{name: lora, rank: 4, alpha: 8, targets: [\"*\"], quantize: nf4}";
+  const auto expected = trained(*fit({.adapters = adapters}));
+  ::testing::internal::CaptureStderr();
+  const auto recorded = trained(*fit({.adapters = adapters, .trainer = ", graph: true"}));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), ::testing::Not(::testing::HasSubstr("not recorded")));
+  expect_near(recorded, expected, 0);
+  for (const std::string precision : {"64-true", "bf16-mixed"})
+    for (const auto& [name, tensor] : trained(*fit({.adapters = adapters, .trainer = ", precision: " + precision})))
+      EXPECT_LT((tensor - expected.at(name)).abs().max().item<double>(), precision == "64-true" ? 1e-4 : 0.2) << name;
 }
 
 TEST_F(AdapterTraining, OverWeightsInFewBitsIsWrittenMerged) {
