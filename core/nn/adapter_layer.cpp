@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/released_storage.h>
+#include <levin/core/nn/linear_partition.h>
 #include <levin/core/nn/weight_behaviour.h>
 
 #include <ATen/TensorOperators.h>
@@ -52,9 +53,7 @@ class AdapterBehaviour final : public WeightBehaviour {
     const at::Tensor output =
         quantized != nullptr ? QuantizedWeight::linear(quantized, flat.input, flat.bias) : next(flat);
     if (!layer->adds()) return in_shape(output, call.input.sizes().slice(0, call.input.dim() - 1));
-    for (const auto& pair : layer->active())
-      add_product(output, at::linear(at::dropout(flat.input, pair->dropout(), pair->is_training()), pair->lora_A),
-                  *pair);
+    for (const auto& pair : layer->active()) add_product(output, layer->hidden(*pair, flat.input), *pair);
     return in_shape(output, call.input.sizes().slice(0, call.input.dim() - 1));
   }
   at::Tensor embedding(const EmbeddingCall& call, const Embedding& next) override {
@@ -156,6 +155,17 @@ at::Tensor AdapterLayer::merged_weight() const {
   if (quantized_ == nullptr) weight = weight.clone();
   for (const auto& pair : active_) weight.add_(pair->delta());
   return weight;
+}
+
+void AdapterLayer::set_cut(std::shared_ptr<Collective> group, bool by_row) {
+  cut_group_ = std::move(group);
+  is_cut_by_row_ = by_row;
+}
+
+at::Tensor AdapterLayer::hidden(const LoraPair& pair, const at::Tensor& input) const {
+  const at::Tensor hidden = at::linear(at::dropout(input, pair.dropout(), pair.is_training()), pair.lora_A);
+  if (cut_group_ == nullptr) return hidden;
+  return is_cut_by_row_ ? sum_over_ranks(hidden, cut_group_) : with_summed_gradients(hidden, cut_group_);
 }
 
 void AdapterLayer::merge() {

@@ -11,6 +11,12 @@
 #include <utility>
 #include <vector>
 
+namespace levin {
+
+class Collective;
+
+}
+
 namespace levin::detail {
 
 /// An adapter of a module.
@@ -75,6 +81,11 @@ class AdapterLayer : public torch::nn::Module {
   void unmerge();
   /// Throws the levin::Error of a weight in few bits that is to be trained.
   [[noreturn]] void refuse_training() const;
+  /// Says that the weight of a linear layer is cut over the ranks of a group, and with it lora_B (by column) or lora_A
+  /// (by row), while the other factor is whole on every rank. nullptr: not cut.
+  void set_cut(std::shared_ptr<Collective> group, bool by_row);
+  /// Returns input [N, in] · lora_Aᵀ, in which ranks share what a cut leaves to each.
+  at::Tensor hidden(const LoraPair& pair, const at::Tensor& input) const;
   /// Puts the behaviour in front of the weight, where it is not there.
   void attach();
 
@@ -87,6 +98,8 @@ class AdapterLayer : public torch::nn::Module {
   bool is_embedding_;
   std::shared_ptr<QuantizedWeight> quantized_;
   std::vector<std::shared_ptr<LoraPair>> active_;
+  std::shared_ptr<Collective> cut_group_;
+  bool is_cut_by_row_ = false;
   at::Tensor unmerged_;  ///< the weight before merge()
 };
 

@@ -152,6 +152,14 @@ std::shared_ptr<WeightBehaviour> make_vocabulary_behaviour(std::shared_ptr<Colle
   return std::make_shared<VocabularyBehaviour>(std::move(group));
 }
 
+at::Tensor with_summed_gradients(const at::Tensor& tensor, const std::shared_ptr<Collective>& group) {
+  return SumGradients::apply(tensor, group);
+}
+
+at::Tensor sum_over_ranks(const at::Tensor& tensor, const std::shared_ptr<Collective>& group) {
+  return Sum::apply(tensor, group);
+}
+
 std::shared_ptr<WeightBehaviour> make_column_behaviour(std::shared_ptr<Collective> group) {
   return std::make_shared<ColumnBehaviour>(std::move(group));
 }

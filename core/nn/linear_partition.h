@@ -23,4 +23,9 @@ std::shared_ptr<WeightBehaviour> make_row_behaviour(std::shared_ptr<Collective> 
 /// result is that of all rows, and of a head, which gives cut logits (make_cut_logits); of both where they are tied.
 std::shared_ptr<WeightBehaviour> make_vocabulary_behaviour(std::shared_ptr<Collective> group);
 
+/// Returns a tensor that is identical on every rank, whose gradients are added up over the ranks in backward.
+at::Tensor with_summed_gradients(const at::Tensor& tensor, const std::shared_ptr<Collective>& group);
+/// Returns the sum of the ranks' tensors, whose gradient is that of each.
+at::Tensor sum_over_ranks(const at::Tensor& tensor, const std::shared_ptr<Collective>& group);
+
 }  // namespace levin

@@ -7,6 +7,7 @@
 #include <levin/core/checkpoint/state_bytes.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/interfaces/optimizer_fields.h>
+#include <levin/core/nn/adapter_layer.h>
 #include <levin/core/nn/linear_partition.h>
 #include <levin/core/nn/move_to_device.h>
 #include <levin/core/nn/weight_behaviour.h>
@@ -45,6 +46,13 @@ TensorModel::TensorModel(Module& module, const std::vector<CutWeight>& weights, 
   for (const CutWeight& weight : weights) cut(weight);
 }
 
+void TensorModel::join_adapters() {
+  for (const auto& layer : std::exchange(adapted_, {})) {
+    layer->set_cut(nullptr, /*by_row=*/false);
+    layer->attach();
+  }
+}
+
 TensorModel::~TensorModel() {
   const c10::InferenceMode ordinary(false);
   const at::NoGradGuard no_grad;
@@ -59,13 +67,17 @@ TensorModel::~TensorModel() {
                                     "new module",
                                     share.name, group_->world_size())));
   }
+  join_adapters();
 }
 
 void TensorModel::cut(const CutWeight& weight) {
-  if (has_weight_behaviours(weight.weight))
+  std::shared_ptr<detail::AdapterLayer> adapters;
+  for (const auto& layer : detail::adapter_layers(module_))
+    if (layer->weight().is_same(weight.weight)) adapters = layer;
+  if (adapters != nullptr && weight.rule.cut == TensorCut::kVocabulary)
     throw Error("tensor",
-                fmt::format("the weight '{}' has adapters, which are not cut along with it; valid: adapters of "
-                            "layers outside of the plan; hint: strategies that shard: {{shard: {}}}",
+                fmt::format("the weight '{}' has adapters, which are not cut by vocabulary; valid: adapters of layers "
+                            "that are cut by column or row; hint: strategies that shard: {{shard: {}}}",
                             weight.name, group_->world_size()));
   const at::NoGradGuard no_grad;
   const auto take_share = [&](const std::string& name, const at::Tensor& tensor, int64_t dim, bool is_weight) {
@@ -80,6 +92,15 @@ void TensorModel::cut(const CutWeight& weight) {
   const bool is_row = weight.rule.cut == TensorCut::kRow;
   take_share(weight.name, weight.weight, is_row ? 1 : 0, /*is_weight=*/true);
   if (!is_row && weight.bias.defined()) take_share(weight.bias_name, weight.bias, 0, /*is_weight=*/false);
+  if (adapters != nullptr) {
+    for (const auto& [name, parameter] : named_unique_parameters(module_))
+      for (const auto& [adapter, pair] : adapters->all())
+        if (parameter.is_same(is_row ? pair->lora_A : pair->lora_B))
+          take_share(name, parameter, is_row ? 1 : 0, /*is_weight=*/false);
+    adapters->set_cut(group_, is_row);
+    adapters->attach();  // outside of what cuts the weight
+    adapted_.push_back(std::move(adapters));
+  }
   add_weight_behaviour(weight.weight, weight.name,
                        is_row                                      ? make_row_behaviour(group_)
                        : weight.rule.cut == TensorCut::kVocabulary ? make_vocabulary_behaviour(group_)
@@ -291,6 +312,7 @@ void TensorModel::gather_full_parameters() {
     replace_data(share.tensor, share.cut.whole_of(share.tensor));
     share.tensor.mutable_grad() = at::Tensor();
   }
+  join_adapters();
 }
 
 namespace {
@@ -317,6 +339,12 @@ TensorPlan rules_of(const std::map<std::string, std::string>& plan) {
 
 std::unique_ptr<TensorModel> cut_layers(Module& module, const std::map<std::string, std::string>& plan,
                                         std::shared_ptr<Collective> group, const at::Device& device) {
+  for (const auto& layer : detail::adapter_layers(module))
+    if (layer->quantized() != nullptr)
+      throw ConfigError(
+          fmt::format("adapters.quantize: the weight '{}.weight' is held in {}, which is not cut over "
+                      "ranks; hint: {{shard: {}}}, or weights as they are",
+                      layer->path(), layer->quantized()->format(), group->world_size()));
   auto model = std::make_unique<TensorModel>(
       module, weights_to_cut(module, group->world_size(), rules_of(plan), kPlanOption), group);
   const std::string state = group->rank() == 0 ? state_to_bytes(capture_rng_state(device)) : "";

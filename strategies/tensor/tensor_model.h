@@ -22,6 +22,10 @@ namespace levin {
 
 class Module;
 
+namespace detail {
+class AdapterLayer;
+}
+
 /// A module of whose layers each rank of a group holds a share: weights are cut where they are, and get the behaviours
 /// that make its forward that of the whole module.
 class TensorModel {
@@ -69,6 +73,8 @@ class TensorModel {
     bool is_block;   ///< one after the other in the flat order of elements
   };
   void cut(const CutWeight& weight);
+  /// Has the adapters of layers that are cut no more know it.
+  void join_adapters();
   const Share* find(const at::Tensor& parameter) const;
   const Share* find(const std::string& name) const;
   /// This rank's share, of which `elements` are those from `offset` on.
@@ -82,6 +88,7 @@ class TensorModel {
   Module& module_;
   std::shared_ptr<Collective> group_;
   std::vector<Share> shares_;
+  std::vector<std::shared_ptr<detail::AdapterLayer>> adapted_;  ///< whose weights are cut
 };
 
 /// Cuts a module over the ranks of a group as its plans say, and gives them the random numbers of the first of them.

@@ -34,6 +34,7 @@ class AdapterTraining : public ::testing::Test {
   struct Run {
     std::string strategy = "single_device";
     int64_t ranks = 1;
+    int64_t data_ranks = 0;  ///< that divide the data; 0: all
     std::string adapters = "{name: lora, rank: 4, alpha: 8, targets: [\"*.q_proj\", \"*.v_proj\", \"*.down_proj\"]}";
     std::string resume = {};
     std::string save = {};
@@ -65,7 +66,10 @@ class AdapterTraining : public ::testing::Test {
     Trainer trainer(options);
     const auto dataset = std::make_shared<data::TensorDataset>(data_);
     // Global batches of 4.
-    trainer.fit(module, DataLoader(dataset, {.batch_size = 4 / run.ranks, .shuffle = true}), DataLoaders(), run.resume);
+    trainer.fit(
+        module,
+        DataLoader(dataset, {.batch_size = 4 / (run.data_ranks > 0 ? run.data_ranks : run.ranks), .shuffle = true}),
+        DataLoaders(), run.resume);
     steps_ = trainer.global_step();
     if (!run.save.empty()) trainer.save_checkpoint(run.save);
     return module;
@@ -201,15 +205,46 @@ TEST_F(AdapterTraining, OverWeightsInFewBitsIsWrittenMerged) {
   for (const auto& [name, tensor] : written) EXPECT_TRUE(at::equal(read.at(name), tensor)) << name;
 }
 
-TEST_F(AdapterTraining, OfLayersThatTensorCutsIsRefused) {
+TEST_F(AdapterTraining, OverWeightsInFewBitsIsNotCutOverRanks) {
   std::string message;
   try {
-    fit({.strategy = "{tensor: 2, start_method: thread}", .ranks = 2});
+    fit({.strategy = "{tensor: 2, start_method: thread}",
+         .ranks = 2,
+         .adapters = "{name: lora, rank: 4, targets: [\"*.q_proj\"], quantize: nf4}"});
   } catch (const Error& error) {
     message = error.what();
   }
-  EXPECT_THAT(message, ::testing::HasSubstr("the weight 'model.net.1.self_attn.q_proj.weight' has adapters, which are "
-                                            "not cut along with it"));
+  EXPECT_THAT(message, ::testing::HasSubstr("is held in nf4, which is not cut over ranks; hint: {shard: 2}"));
+}
+
+TEST_F(AdapterTraining, OfLayersThatAreCutIsThatOfOneDevice) {
+  for (const std::string more :
+       {"name: lora", "name: rslora, modules_to_save: [\"*.norm\"], save_adapters_only: true"}) {
+    SCOPED_TRACE(more);
+    const std::string adapters = "{rank: 4, alpha: 8, targets: [\"*_proj\"], " + more + "}";
+    const auto expected = trained(*fit({.adapters = adapters}));
+    EXPECT_GE(expected.size(), 42);
+    const std::string cut = "{tensor: 2, start_method: thread}";
+    expect_near(trained(*fit({.strategy = cut, .ranks = 2, .data_ranks = 1, .adapters = adapters})), expected, 1e-5);
+    expect_near(trained(*fit({.strategy = "{tensor: 2, shard: 2, start_method: thread}",
+                              .ranks = 4,
+                              .data_ranks = 2,
+                              .adapters = adapters})),
+                expected, 1e-5);
+    // From a checkpoint of two ranks to one, and back.
+    const std::string checkpoint = folder_ + "/checkpoint";
+    fit({.strategy = cut,
+         .ranks = 2,
+         .data_ranks = 1,
+         .adapters = adapters,
+         .trainer = ", max_steps: 7, callbacks: [{model_checkpoint: {every_n_train_steps: 7, filename: cut, dirpath: " +
+                    folder_ + "/cut, enable_version_counter: false}}]"});
+    expect_near(trained(*fit({.adapters = adapters, .resume = folder_ + "/cut/cut"})), expected, 1e-5);
+    fit({.adapters = adapters, .save = checkpoint, .max_steps = 7});
+    expect_near(
+        trained(*fit({.strategy = cut, .ranks = 2, .data_ranks = 1, .adapters = adapters, .resume = checkpoint})),
+        expected, 1e-5);
+  }
 }
 
 }  // namespace
