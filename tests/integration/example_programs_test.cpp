@@ -46,6 +46,10 @@ const std::map<std::string, Example>& examples() {
         {"--data.path=DATA/names", "--data.tokenizer=DATA/model/tokenizer.json", "--model.path=DATA/model/config.json",
          "--data.length=8", "--data.batch_size=4", "--trainer.val_check_interval=1.0"}}},
       {"pet_names", {"pet_names.yaml", {"--data.path=DATA/names", "--data.val_share=0.2", "--model.hidden=8"}}},
+      {"preference",
+       {"preference.yaml",
+        {"--model={path: DATA/model/config.json, pretrained: false}", "--data.files=[DATA/pairs.jsonl]",
+         "--data.val_fraction=0.25", "--data.batch_size=2", "--adapters.rank=2"}}},
       {"resnet",
        {"resnet50v2.yaml",
         {"--data={name: fashion_mnist_enlarged, root: DATA/fashion, global_batch_size: 4, val_size: 4}",
@@ -73,13 +77,16 @@ class StartedExample : public ::testing::TestWithParam<std::string> {
                       data_->path("images/" + std::string(name) + "/" + std::to_string(i) + ".png"));
     }
     std::string names;
+    std::string pairs;
     std::string table = "species,length\n";
     for (const char* first : {"BEL", "MAX", "LUN", "ROC", "SAM", "NEL"})
       for (const char* second : {"A", "O", "IA", "KY", "MY", "NA"}) {
         names += std::string(first) + second + "\n";
+        pairs += R"({"prompt": "Name: ", "chosen": ")" + std::string(first) + R"(", "rejected": ")" + second + "\"}\n";
         table += std::string(names.size() % 2 == 0 ? "seal," : "fox,") + std::to_string(names.size()) + "\n";
       }
     testing::write_text(data_->path("names"), names);
+    testing::write_text(data_->path("pairs.jsonl"), pairs);
     fs::create_directories(data_->path("model"));
     testing::write_text(data_->path("model/tokenizer.json"), testing::small_tokenizer().dump());
     testing::write_text(data_->path("model/config.json"),
