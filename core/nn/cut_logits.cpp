@@ -32,6 +32,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace levin {
 namespace {
@@ -242,6 +243,15 @@ at::Tensor make_cut_logits(const at::Tensor& logits, ClassShare share) {
 }
 
 bool are_cut_logits(const at::Tensor& tensor) { return CutLogits::instance().find(tensor) != nullptr; }
+
+std::vector<int64_t> full_logits_shape(const at::Tensor& logits) {
+  std::vector<int64_t> shape = logits.sizes().vec();
+  const auto share = CutLogits::instance().find(logits);
+  if (share == nullptr) return shape;
+  if (!ends_with_classes(logits, *share)) refuse("full_logits_shape of another form", *share);
+  shape.back() = share->classes;
+  return shape;
+}
 
 at::Tensor full_logits(const at::Tensor& logits) {
   const auto share = CutLogits::instance().find(logits);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 namespace levin {
 
@@ -23,6 +24,8 @@ struct ClassShare {
 at::Tensor make_cut_logits(const at::Tensor& logits, ClassShare share);
 /// Whether a tensor is a rank's share of logits.
 bool are_cut_logits(const at::Tensor& tensor);
+/// Returns the shape of the logits of all classes, of a share or of what is none.
+std::vector<int64_t> full_logits_shape(const at::Tensor& logits);
 /// Returns the logits of all classes, of a share or of what is none, for samplers and metrics: without a gradient.
 /// Collective where they are cut.
 at::Tensor full_logits(const at::Tensor& logits);

@@ -156,6 +156,10 @@ std::vector<CutWeight> weights_to_cut(torch::nn::Module& module, int64_t ranks, 
             fmt::format("{}: the weight '{}' is in two plans; valid: in one, that of the module or of one "
                         "in it",
                         rules.owner, weight.name));
+      if (!is_new && !place->second.bias.defined()) {
+        place->second.bias_name = weight.bias_name;
+        place->second.bias = weight.bias;
+      }
     }
   }
   const std::vector<Layer> layers = layers_of(module);

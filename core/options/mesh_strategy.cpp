@@ -237,10 +237,6 @@ Config strategy_of_mesh(const Config& mesh, int64_t ranks) {
   auto& [pipeline, replicate, shard, tensor] = parts;
   complete_sizes(parts, ranks, mesh.origin().prefix());
   const auto as_text = [](int64_t number) { return Config::scalar(std::to_string(number)); };
-  if (*tensor.size > 1 && *pipeline.size > 1)
-    throw ConfigError(
-        fmt::format("{}{}: pipeline does not work beside tensor; got {}; valid beside tensor: replicate, shard",
-                    mesh.origin().prefix(), kPath, arithmetic(parts, ranks)));
   const Part& outer = *pipeline.size > 1 ? pipeline : *shard.size > 1 ? shard : *tensor.size > 1 ? tensor : replicate;
   Config strategy = Config::mapping(mesh.origin());
   strategy.set("name", Config::scalar(std::string(outer.strategy), false, mesh.origin()));

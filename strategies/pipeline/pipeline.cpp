@@ -10,6 +10,7 @@
 #include <levin/core/nn/move_to_device.h>
 #include <levin/core/nn/outermost_sequentials.h>
 #include <levin/core/nn/sequential.h>
+#include <levin/core/nn/weight_behaviour.h>
 #include <levin/core/optim/optimizer_capabilities.h>
 #include <levin/strategies/pipeline/chain_measurement.h>
 #include <levin/strategies/pipeline/pipeline_engine.h>
@@ -21,7 +22,9 @@
 #include <levin/strategies/ranks/window_reducer.h>
 #include <levin/strategies/replicas/split_batch.h>
 #include <levin/strategies/sharded/sharded_model.h>
+#include <levin/strategies/tensor/tensor_model.h>
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/DeviceGuard.h>
 #include <fmt/format.h>
@@ -130,6 +133,10 @@ void PipelineOptions::describe(Schema<PipelineOptions>& schema) {
       .at_most(1e6);
   schema.field("shard_keep_window_gradients", &O::shard_keep_window_gradients,
                "shard_stage 2 and 3: gradients are reduced once a window instead of after each micro-batch");
+  schema.field("tensor_group", &O::tensor_group, "ranks that divide the layers of a stage among each other")
+      .at_least(1);
+  schema.field("tensor_plan", &O::tensor_plan,
+               "column, row, vocabulary or whole by pattern of layers, in addition to the modules' own plans");
   schema.field("sequential", &O::sequential, "path of the levin::Sequential that is cut; empty: the module's only one");
   schema.field("trace", &O::trace,
                "folder for a trace of one batch, as a picture and for Chrome: what each stage did when; empty: none");
@@ -163,7 +170,14 @@ void Pipeline::setup_environment(const StrategySetup& setup) {
 }
 
 DeviceMesh Pipeline::make_mesh() {
-  const int64_t all = ranks().world_size();
+  const int64_t world = ranks().world_size();
+  const int64_t tensor = world == 1 ? 1 : options_.tensor_group;
+  if (tensor > world || world % tensor != 0)
+    throw ConfigError(
+        fmt::format("pipeline.tensor_group is {0}: {1} ranks cannot be divided into groups of {0}; valid: a divisor of "
+                    "their number",
+                    tensor, world));
+  const int64_t all = world / tensor;
   const int64_t batches = options_.data_parallel;
   if (all % batches != 0)
     throw ConfigError(fmt::format("pipeline.data_parallel is {}, which does not divide the {} ranks; valid: a divisor",
@@ -190,10 +204,16 @@ DeviceMesh Pipeline::make_mesh() {
         fmt::format("pipeline.shard_group is {}: {} pipelines side by side cannot be divided into groups of {}; valid: "
                     "all, or a divisor of their number",
                     options_.shard_group, batches, shards));
+  if (tensor > 1 && all == batches)
+    throw ConfigError(
+        fmt::format("pipeline.tensor_group is {}, and no ranks are left for a second stage; valid: strategy: "
+                    "{{tensor: N}}, with replicate or shard",
+                    tensor));
   return DeviceMesh({{std::string(DeviceMesh::kPipeline), all / batches},
                      {std::string(DeviceMesh::kReplicate), batches / shards},
-                     {std::string(DeviceMesh::kShard), shards}},
-                    all);
+                     {std::string(DeviceMesh::kShard), shards},
+                     {std::string(DeviceMesh::kTensor), tensor}},
+                    world);
 }
 
 /// All that is needed to connect ranks is done before the first batch: in the midst of one it would block a rank for
@@ -210,11 +230,15 @@ void Pipeline::connect() {
   gradients_ = std::make_unique<StageRing>(make_group, StageRing::Direction::kToPrevious, closed);
   groups_ = {.replicas = ranks().group_along({DeviceMesh::kReplicate}),
              .shards = ranks().group_along({DeviceMesh::kShard})};
-  parts_ = groups_.shards == nullptr ? stages_ : ranks().group_along({DeviceMesh::kPipeline, DeviceMesh::kShard});
+  tensor_group_ = ranks().group_along({DeviceMesh::kTensor});
+  parts_ = groups_.shards == nullptr && tensor_group_ == nullptr
+               ? stages_
+               : ranks().group_along({DeviceMesh::kPipeline, DeviceMesh::kShard, DeviceMesh::kTensor});
   activations_->meet(root_device());
   gradients_->meet(root_device());
   const at::Tensor element = at::zeros({1}, root_device());
-  for (Collective* group : {&collective(), stages_.get(), parts_.get(), groups_.replicas.get(), groups_.shards.get()})
+  for (Collective* group :
+       {&collective(), stages_.get(), parts_.get(), groups_.replicas.get(), groups_.shards.get(), tensor_group_.get()})
     if (group != nullptr) group->all_reduce(element, ReduceOp::kSum)->wait();
 }
 
@@ -294,10 +318,10 @@ std::vector<int64_t> Pipeline::balance(Module& module, SequentialImpl& sequentia
   }
   std::vector<std::string> places;
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-    const int64_t first = chunk % stages() * options_.data_parallel;
-    places.push_back(options_.data_parallel == 1
-                         ? fmt::format("rank {}", first)
-                         : fmt::format("ranks {}-{}", first, first + options_.data_parallel - 1));
+    const int64_t of_stage = ranks().world_size() / stages();
+    const int64_t first = chunk % stages() * of_stage;
+    places.push_back(of_stage == 1 ? fmt::format("rank {}", first)
+                                   : fmt::format("ranks {}-{}", first, first + of_stage - 1));
   }
   const double bubble = theoretical_bubble(
       options_.schedule,
@@ -321,6 +345,8 @@ void Pipeline::setup_module(Module& module) {
   }
   const std::vector<int64_t> elements = balance(module, sequential);
   sample_ = nullptr;
+  if (tensor_group_ != nullptr) tensor_ = cut_layers(module, options_.tensor_plan, tensor_group_, root_device());
+  has_checked_gradients_ = false;
 
   PipelineEngineOptions engine{.sequential = sequential_path_,
                                .chunk_ends = {},
@@ -354,10 +380,15 @@ void Pipeline::setup_module(Module& module) {
       stages_, groups_,
       options_.shard_stage == 1 || groups_.shards == nullptr ? StageParameters::Division::kOptimizerState
                                                              : StageParameters::Division::kByChunk);
+  if (tensor_ != nullptr)
+    tensor_->save_only([this](const at::Tensor& parameter) { return parameters_->is_own(parameter); });
   // Modules that have more to move override it.
-  module.to(root_device());
+  {
+    const at::NoGradGuard no_grad;
+    module.to(root_device());
+  }
   shard_chunks(module);
-  hold_shards(/*divide_tensors=*/groups_.shards != nullptr);
+  hold_shards(/*divide_tensors=*/groups_.shards != nullptr || tensor_ != nullptr);
   for (const auto& [chunk, sharded] : sharded_) engine.sharded[chunk] = sharded.get();
   if (!sharded_.empty()) engine.replicas = ranks().group_along({DeviceMesh::kReplicate, DeviceMesh::kShard});
   engine_ = std::make_unique<PipelineEngine>(sequential, stages_, *activations_, *gradients_, std::move(engine));
@@ -382,7 +413,9 @@ void Pipeline::shard_chunks(Module& module) {
 
 void Pipeline::hold_shards(bool divide_tensors) {
   for (const auto& [chunk, sharded] : sharded_) parameters_->set_local_shards(sharded->entries());
-  hold(ParallelModel(name(), parameters_->entries(),
+  std::vector<ParallelModel::Entry> entries = parameters_->entries();
+  if (tensor_ != nullptr) entries = tensor_->entries(std::move(entries));
+  hold(ParallelModel(name(), std::move(entries),
                      {.group = parts_, .device = root_device(), .divide_tensors = divide_tensors}));
 }
 
@@ -395,6 +428,7 @@ void Pipeline::check_optimizer(const torch::optim::Optimizer& optimizer) {
                     name()));
   if (options_.shard_optimizer) require_tensor_wise(optimizer, fmt::format("'{}' with shard_optimizer", name()));
   require_divisible_state(optimizer, name());
+  if (tensor_ != nullptr) return require_element_wise(optimizer, name());
   if (!options_.shard_optimizer || optim::capabilities_of(optimizer).element_wise) return;
   parameters_->divide_by_tensor();
   for (const auto& [chunk, sharded] : sharded_) sharded->divide_by_tensor();
@@ -405,21 +439,36 @@ void Pipeline::check_optimizer(const torch::optim::Optimizer& optimizer) {
 
 State Pipeline::module_state(Module& module) {
   for (const auto& [chunk, sharded] : sharded_) sharded->take_changes();
-  return DividedModel::module_state(module);
+  if (tensor_ != nullptr) tensor_->require_behaviours();
+  State state = DividedModel::module_state(module);
+  return shares_are_divided() ? tensor_->place_shares(state, *groups_.shards) : state;
 }
 
 void Pipeline::load_module_state(Module& module, const State& state) {
-  DividedModel::load_module_state(module, state);
+  DividedModel::load_module_state(module, shares_are_divided() ? tensor_->own_shares(state, *groups_.shards) : state);
   if (parameters_ == nullptr) return;
   parameters_->send_all();
   for (const auto& [chunk, sharded] : sharded_) sharded->local_shards_changed();
   absent_.clear();
 }
 
+State Pipeline::place_optimizer_state(State state) const {
+  State placed = DividedModel::place_optimizer_state(std::move(state));
+  return shares_are_divided() ? tensor_->place_shares(placed, *groups_.shards) : placed;
+}
+
+State Pipeline::own_optimizer_state(const State& saved) const {
+  return DividedModel::own_optimizer_state(shares_are_divided() ? tensor_->own_optimizer_shares(saved, *groups_.shards)
+                                                                : saved);
+}
+
 void Pipeline::release_module() {
   if (parameters_ == nullptr || !options_.gather_after_fit) return;
   for (const auto& [chunk, sharded] : sharded_) sharded->gather_full_parameters();
-  parameters_->gather_full_parameters();
+  if (tensor_ == nullptr) return parameters_->gather_full_parameters();
+  parameters_->gather_full_parameters(
+      [this](const at::Tensor& parameter, const at::Tensor& values) { return tensor_->whole_of(parameter, values); });
+  tensor_->forget_shares();
 }
 
 bool Pipeline::keeps_gradients_back() const {
@@ -436,7 +485,14 @@ void Pipeline::combine_kept_gradients() {
 
 // ---- Steps
 
-void Pipeline::require_weights() const { require_parameters(name(), absent_); }
+void Pipeline::require_weights() const {
+  require_parameters(name(), absent_);
+  if (tensor_ != nullptr) tensor_->require_behaviours();
+}
+
+std::shared_ptr<void> Pipeline::tensor_scope() const {
+  return tensor_ == nullptr ? nullptr : std::make_shared<WeightForwardScope>();
+}
 
 StepOutput Pipeline::forward_backward(const Batch& batch, StepPhases& phases, const AccumulationWindow& window) {
   if (engine_ == nullptr) return Strategy::forward_backward(batch, phases, window);
@@ -451,9 +507,11 @@ StepOutput Pipeline::forward_backward(const Batch& batch, StepPhases& phases, co
   parameters_->send_buffers_to_replicas();
   if (traced) write_trace();
   if (window.sync) parameters_->combine_gradients();
+  if (window.sync && tensor_ != nullptr && !std::exchange(has_checked_gradients_, true))
+    tensor_->require_equal_gradients(parallel_model());
   if (window.sync) {
     totals_ = reduce_window(window, phases.window_weight(), collective(), root_device());
-    // The last stage of each pipeline has it, and gradients are averaged over pipelines.
+    // Ranks of the last stages have it, and gradients are averaged over pipelines.
     const LossWeight mean_of_ranks = totals_->mean_weight;
     for (int64_t other = 1; other < stages(); ++other) totals_->mean_weight += mean_of_ranks;
   }
@@ -463,7 +521,7 @@ StepOutput Pipeline::forward_backward(const Batch& batch, StepPhases& phases, co
 
 /// Of the first pipeline; its ranks come to it together.
 void Pipeline::write_trace() {
-  if (data_parallel_rank().rank != 0) return;
+  if (data_parallel_rank().rank != 0 || (tensor_group_ != nullptr && tensor_group_->rank() != 0)) return;
   using Kind = PipelineAction::Kind;
   static const std::map<Kind, PipelineEvent::Kind> kKinds = {
       {Kind::kForward, PipelineEvent::Kind::kForward},
@@ -510,6 +568,7 @@ void Pipeline::write_trace() {
 StepOutput Pipeline::evaluate(const Batch& batch, StepPhases& phases) {
   if (engine_ == nullptr) return phases.forward(batch);
   require_weights();
+  const auto layers = tensor_scope();
   const auto scope = engine_->evaluation();
   return phases.forward(batch);
 }
@@ -517,17 +576,25 @@ StepOutput Pipeline::evaluate(const Batch& batch, StepPhases& phases) {
 std::shared_ptr<void> Pipeline::forward_scope() {
   if (engine_ == nullptr) return nullptr;
   require_weights();
-  return engine_->evaluation();
+  return std::make_shared<std::pair<std::shared_ptr<void>, std::shared_ptr<void>>>(tensor_scope(),
+                                                                                   engine_->evaluation());
 }
 
-bool Pipeline::owns_outputs() const { return engine_ == nullptr || engine_->is_last_stage(); }
+bool Pipeline::owns_outputs() const {
+  if (engine_ == nullptr) return true;
+  return engine_->is_last_stage() && (tensor_group_ == nullptr || tensor_group_->rank() == 0);
+}
 
 std::shared_ptr<void> Pipeline::full_parameters(const torch::nn::Module& module) {
-  if (sharded_.empty()) return nullptr;
+  if (sharded_.empty() && tensor_ == nullptr) return nullptr;
   require_weights();
-  auto scopes = std::make_shared<std::vector<std::shared_ptr<void>>>();
+  const auto scopes = std::make_shared<std::vector<std::shared_ptr<void>>>();
   for (const auto& [chunk, sharded] : sharded_) scopes->push_back(sharded->full_parameters(module));
-  return scopes;
+  if (tensor_ != nullptr) scopes->push_back(tensor_->full_parameters(module));
+  // What was written goes into the shares, and then into the ranks' parts of these.
+  return std::shared_ptr<void>(scopes.get(), [scopes](void*) {
+    for (; !scopes->empty(); scopes->pop_back()) scopes->back().reset();
+  });
 }
 
 void Pipeline::prepare_step() {
@@ -559,12 +626,14 @@ void Pipeline::teardown() {
   engine_.reset();
   sharded_.clear();
   parameters_.reset();
+  tensor_.reset();
   batches_ = 0;
   sample_ = nullptr;
   stages_.reset();
   activations_.reset();
   gradients_.reset();
   groups_ = {};
+  tensor_group_.reset();
   parts_.reset();
   RankedStrategy::teardown();
 }

@@ -19,6 +19,7 @@ class PipelineEngine;
 class SequentialImpl;
 class ShardedModel;
 class StageRing;
+class TensorModel;
 struct ChainUnit;
 
 /// Elements of the sequential for each stage (for each chunk, in the model's order, with several chunks a rank); empty:
@@ -49,6 +50,8 @@ struct PipelineOptions {
   int64_t shard_prefetch = 1;
   double shard_bucket_cap_mb = 25;
   bool shard_keep_window_gradients = false;
+  int64_t tensor_group = 1;
+  std::map<std::string, std::string> tensor_plan = {};
   std::string sequential = {};
   std::string trace = {};
   int64_t trace_batch = 10;
@@ -64,8 +67,8 @@ struct PipelineOptions {
 };
 
 /// Cuts a levin::Sequential of the module into stages, one on each rank, through which micro-batches run one after the
-/// other (Huang et al., "GPipe", 2019, arXiv:1811.06965). The module's code stays as it is. With one rank it is as
-/// single_device.
+/// other (Huang et al., "GPipe", 2019, arXiv:1811.06965). Ranks of a tensor group divide the layers of their stage (see
+/// TensorParallel). The module's code stays as it is. With one rank it is as single_device.
 class Pipeline : public RankedStrategy, public DividedModel {
  public:
   using Options = PipelineOptions;
@@ -81,6 +84,8 @@ class Pipeline : public RankedStrategy, public DividedModel {
   bool loads_weights_before_setup() const override { return rank_group().world_size() == 1; }
   State module_state(Module& module) override;
   void load_module_state(Module& module, const State& state) override;
+  State place_optimizer_state(State state) const override;
+  State own_optimizer_state(const State& saved) const override;
   bool keeps_gradients_back() const override;
   void drop_kept_gradients(const std::vector<at::Tensor>& but_of) override;
   void combine_kept_gradients() override;
@@ -91,7 +96,7 @@ class Pipeline : public RankedStrategy, public DividedModel {
   StepOutput evaluate(const Batch& batch, StepPhases& phases) override;
   bool forwards_together() const override { return rank_group().world_size() > 1; }
   bool owns_outputs() const override;
-  bool outputs_everywhere() const override { return stages() == 1; }
+  bool outputs_everywhere() const override { return rank_group().world_size() == 1 || stages() == 1; }
   std::shared_ptr<void> forward_scope() override;
   std::shared_ptr<void> full_parameters(const torch::nn::Module& module) override;
   void prepare_step() override;
@@ -110,11 +115,13 @@ class Pipeline : public RankedStrategy, public DividedModel {
 
  private:
   void connect();
-  int64_t stages() const { return rank_group().world_size() / options_.data_parallel; }
+  int64_t stages() const { return rank_group().mesh().size(DeviceMesh::kPipeline); }
   int64_t chunks_per_rank() const;
   void shard_chunks(Module& module);
   void hold_shards(bool divide_tensors);
   void require_weights() const;
+  bool shares_are_divided() const { return tensor_ != nullptr && groups_.shards != nullptr; }
+  std::shared_ptr<void> tensor_scope() const;
   SequentialImpl& find_sequential(Module& module);
   std::vector<int64_t> balance(Module& module, SequentialImpl& sequential);
   void measure(Module& module, SequentialImpl& sequential, std::vector<ChainUnit>& units) const;
@@ -124,17 +131,20 @@ class Pipeline : public RankedStrategy, public DividedModel {
   std::string sequential_path_;
   std::function<Batch()> sample_;
   // nullptr with one rank.
+  std::unique_ptr<TensorModel> tensor_;  ///< nullptr where no layers are cut; outlives what divides its shares
   std::unique_ptr<StageParameters> parameters_;
   std::map<int64_t, std::unique_ptr<ShardedModel>> sharded_;  ///< by chunk, where gradients or parameters are divided
   std::unique_ptr<PipelineEngine> engine_;
   std::shared_ptr<Collective> stages_;      ///< of the ranks of one pipeline
   std::unique_ptr<StageRing> activations_;  ///< of the same ranks
   std::unique_ptr<StageRing> gradients_;
-  StageGroups groups_;                 ///< of the ranks with the same stage
-  std::shared_ptr<Collective> parts_;  ///< of the ranks with different parts of the gradients
+  StageGroups groups_;                        ///< of the ranks with the same stage
+  std::shared_ptr<Collective> tensor_group_;  ///< ranks with other shares of the same layers; nullptr: none
+  std::shared_ptr<Collective> parts_;         ///< of the ranks with different parts of the gradients
   std::optional<at::ScalarType> mixed_type_;
-  std::string absent_;   ///< message of a parameter that an earlier call left without values
-  int64_t batches_ = 0;  ///< of this call
+  std::string absent_;                  ///< message of a parameter that an earlier call left without values
+  int64_t batches_ = 0;                 ///< of this call
+  bool has_checked_gradients_ = false;  ///< of the first window of a call, where layers are cut
   std::optional<WindowTotals> totals_;
 };
 

@@ -7,6 +7,8 @@
 #include <levin/core/base/thread_generator.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/nn/checkpoint.h>
+#include <levin/core/nn/cut_logits.h>
+#include <levin/core/nn/weight_behaviour.h>
 #include <levin/strategies/pipeline/deferred_weight_gradients.h>
 #include <levin/strategies/pipeline/micro_batch_norm.h>
 #include <levin/strategies/pipeline/module_scopes.h>
@@ -344,6 +346,13 @@ PipelineEngine::ChunkRun PipelineEngine::run_apart(int64_t chunk, Tensors inputs
                               "they are given, which shared its memory with another one until they were sent from "
                               "stage to stage; hint: clone() one of them where they are made",
                               chunk_begin(chunk), chunk_end(chunk) - 1, options_.sequential, i));
+  if (chunk + 1 < chunks() && std::ranges::any_of(run.outputs, are_cut_logits))
+    throw Error(
+        "pipeline",
+        fmt::format("logits that are cut over ranks do not pass from stage to stage; got them from the elements "
+                    "{} to {} of the sequential '{}'; valid: after its last element; hint: give the head and "
+                    "what follows it to one element, or `whole` for the head in tensor.plan",
+                    chunk_begin(chunk), chunk_end(chunk) - 1, options_.sequential));
   run.specs = specs_of(run.outputs);
   find_shared_memory(run.outputs, run.specs);
   // What is passed on as it came.
@@ -523,6 +532,7 @@ void PipelineEngine::run_forward(const PipelineAction& action, StepPhases& phase
   if (options_.schedule == "zero_bubble")
     weights = deferred_[{action.chunk, action.micro_batch}] = std::make_shared<DeferredWeightGradients>();
   const DeferWeightsScope in_halves(weights);
+  const WeightForwardScope layers;
   if (action.chunk != chunk_of_step()) {
     const auto scope = phases.forward_scope();
     run_chunk(action.chunk, action.micro_batch, {});
@@ -571,7 +581,7 @@ PipelineEngine::Tensors PipelineEngine::evaluate(const Tensors& inputs) {
   Tensors results;
   for (size_t i = 0; i < passing_specs.size(); ++i) {
     Arrival result = make_arrival(passing_specs[i], options_.device);
-    if (is_last_stage()) result.wire.copy_(to_wire(passing[i], passing_specs[i].channels_last));
+    if (is_last_stage()) result.wire.copy_(to_wire(full_logits(passing[i]), passing_specs[i].channels_last));
     stages_->broadcast(result.wire, stages() - 1)->wait();
     results.push_back(result.tensor);
   }

@@ -7,6 +7,7 @@
 #include <levin/core/interfaces/module.h>
 #include <levin/core/nn/move_to_device.h>
 #include <levin/core/nn/sparse_gradients.h>
+#include <levin/core/nn/weight_behaviour.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
@@ -56,7 +57,8 @@ StageParameters::StageParameters(const torch::nn::Module& module, const at::Devi
                 .is_used_here = users.empty() || users.contains(here)};
     // Left by an earlier call; a checkpoint has its values.
     if (entry.is_used_here && is_released(tensor)) tensor.set_data(at::zeros_like(tensor.detach()));
-    if (entry.is_used_here && tensor.device() != device) replace_data(tensor, tensor.to(device));
+    if (entry.is_used_here && tensor.device() != device)
+      replace_data(tensor, with_behaviours_of(tensor, tensor.detach().to(device)));
     if (!is_own(entry))
       entry.local_shard =
           at::empty({0}, tensor.options().device(device).requires_grad(false)).requires_grad_(tensor.requires_grad());
@@ -96,6 +98,11 @@ void StageParameters::make_replica_gradients() {
                           .owner = entry.shard_owner});
   }
   replica_gradients_ = std::make_unique<ReplicaGradients>(std::move(averaged), groups_);
+}
+
+bool StageParameters::is_own(const at::Tensor& parameter) const {
+  return std::ranges::any_of(entries_,
+                             [&](const Entry& entry) { return entry.tensor.is_same(parameter) && is_own(entry); });
 }
 
 std::map<int64_t, std::unordered_set<const void*>> StageParameters::of_chunks() const {
@@ -249,13 +256,15 @@ void StageParameters::send(bool buffers) {
   for (const auto& work : works) work->wait();
 }
 
-void StageParameters::gather_full_parameters() {
+void StageParameters::gather_full_parameters(const WholeOf& whole_of) {
   const PlainTensors plain;
   for (Entry& entry : entries_) {
-    at::Tensor whole = entry.is_used_here ? entry.tensor.detach() : at::empty_like(entry.tensor.detach());
-    stages_->broadcast(whole, entry.owner)->wait();
-    if (!whole.is_cpu()) entry.tensor.mutable_grad().reset();
-    if (!whole.is_cpu() || !entry.is_used_here) replace_data(entry.tensor, whole.cpu());
+    const at::Tensor values = entry.is_used_here ? entry.tensor.detach() : at::empty_like(entry.tensor.detach());
+    stages_->broadcast(values, entry.owner)->wait();
+    const at::Tensor whole = whole_of ? whole_of(entry.tensor, values) : values;
+    if (entry.is_used_here && whole.is_cpu() && whole.is_same(values)) continue;
+    entry.tensor.mutable_grad().reset();
+    replace_data(entry.tensor, whole.cpu());
   }
 }
 

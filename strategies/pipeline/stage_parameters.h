@@ -55,6 +55,8 @@ class StageParameters {
   StageParameters(const torch::nn::Module& module, const at::Device& device, const UsersOf& users_of,
                   std::shared_ptr<Collective> stages, StageGroups groups, Division division);
 
+  /// Whether a parameter belongs to this stage.
+  bool is_own(const at::Tensor& parameter) const;
   /// By chunk: the parameters, by TensorImpl, that this object leaves to another division.
   std::map<int64_t, std::unordered_set<const void*>> of_chunks() const;
   /// Takes over what optimizers step instead of them.
@@ -80,9 +82,12 @@ class StageParameters {
   void send_parameters() { send(/*buffers=*/false); }
   /// Sends parameters and buffers after values were loaded; collective.
   void send_all() { send(/*buffers=*/true); }
+  /// Gives all values of a parameter of the module, on any device, where those that the stages have are a share of
+  /// them; collective.
+  using WholeOf = std::function<at::Tensor(const at::Tensor& parameter, const at::Tensor& values)>;
   /// Gives the module all values again, on the host: a device may not have room for them; collective, and the last
-  /// call.
-  void gather_full_parameters();
+  /// call. Without `whole_of` the stages have them.
+  void gather_full_parameters(const WholeOf& whole_of = {});
 
  private:
   struct Entry {

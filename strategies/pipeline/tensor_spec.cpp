@@ -2,6 +2,7 @@
 
 #include <levin/core/base/state.h>
 #include <levin/core/checkpoint/state_bytes.h>
+#include <levin/core/nn/cut_logits.h>
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/grad_mode.h>
@@ -34,7 +35,7 @@ bool share_memory(const at::Tensor& a, const at::Tensor& b) {
 
 TensorSpec spec_of(const at::Tensor& tensor) {
   return {.type = tensor.scalar_type(),
-          .sizes = tensor.sizes().vec(),
+          .sizes = full_logits_shape(tensor),
           .requires_grad = tensor.requires_grad(),
           .channels_last = is_channels_last(tensor)};
 }

@@ -17,6 +17,7 @@ struct TensorSpec {
   bool shares_memory = false;  ///< with another one that passes, before they were sent; see find_shared_memory
 };
 
+/// Of logits that are cut over ranks, those of all classes count.
 TensorSpec spec_of(const at::Tensor& tensor);
 std::vector<TensorSpec> specs_of(const std::vector<at::Tensor>& tensors);
 /// Marks in the specs of tensors which of them share memory with another one.

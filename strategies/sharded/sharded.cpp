@@ -233,11 +233,11 @@ void Sharded::check_optimizer(const torch::optim::Optimizer& optimizer) {
 State Sharded::module_state(Module& module) {
   if (model_ != nullptr) model_->take_changes();
   State state = DividedModel::module_state(module);
-  return tensor_ == nullptr ? state : tensor_->place_shares(state, shard_group_.get());
+  return tensor_ == nullptr ? state : tensor_->place_shares(state, *shard_group_);
 }
 
 void Sharded::load_module_state(Module& module, const State& state) {
-  DividedModel::load_module_state(module, tensor_ == nullptr ? state : tensor_->own_shares(state, shard_group_.get()));
+  DividedModel::load_module_state(module, tensor_ == nullptr ? state : tensor_->own_shares(state, *shard_group_));
   if (model_ == nullptr) return;
   model_->local_shards_changed();
   absent_.clear();
@@ -245,12 +245,12 @@ void Sharded::load_module_state(Module& module, const State& state) {
 
 State Sharded::place_optimizer_state(State state) const {
   State placed = DividedModel::place_optimizer_state(std::move(state));
-  return tensor_ == nullptr ? placed : tensor_->place_shares(placed, shard_group_.get());
+  return tensor_ == nullptr ? placed : tensor_->place_shares(placed, *shard_group_);
 }
 
 State Sharded::own_optimizer_state(const State& saved) const {
-  return DividedModel::own_optimizer_state(
-      tensor_ == nullptr ? saved : tensor_->own_optimizer_shares(saved, shard_group_.get()));
+  return DividedModel::own_optimizer_state(tensor_ == nullptr ? saved
+                                                              : tensor_->own_optimizer_shares(saved, *shard_group_));
 }
 
 // ---- Steps

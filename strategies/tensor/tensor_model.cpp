@@ -129,8 +129,11 @@ std::vector<ParallelModel::Entry> TensorModel::entries(std::vector<ParallelModel
   for (ParallelModel::Entry& entry : of_shares) {
     const Share* const share = entry.parameter.defined() ? find(entry.parameter) : nullptr;
     entry.is_copy = share == nullptr && group_->rank() > 0;
+    if (share == nullptr) continue;
     // Shares of rows, or of fused projections, count as one after the other: each has rows of its own.
-    if (share != nullptr && share->cut.dim() == 0)
+    if (entry.part.local_shard().is_same(share->tensor))
+      entry.part = ParameterPart(share->tensor, share->cut);
+    else if (share->cut.dim() == 0 || !share->is_saved)
       entry.part = ParameterPart(entry.part.local_shard(), begin_of(*share) + offset_of(entry.part),
                                  share->cut.whole_shape(share->tensor.sizes()));
   }
@@ -142,20 +145,23 @@ const TensorModel::Share* TensorModel::find(const std::string& name) const {
   return found == shares_.end() ? nullptr : &*found;
 }
 
+void TensorModel::save_only(const std::function<bool(const at::Tensor& parameter)>& is_saved) {
+  for (Share& share : shares_) share.is_saved = is_saved(share.tensor);
+}
+
 // ---- State
 
 at::Tensor TensorModel::whole_share(const Share& share, const at::Tensor& elements, int64_t offset,
-                                    Collective* share_group) {
-  if (share_group == nullptr) return elements.view(share.tensor.sizes());
+                                    Collective& share_group) {
   const at::Tensor whole = at::zeros(share.tensor.sizes(), elements.options().requires_grad(false));
   whole.view({-1}).narrow(0, offset, elements.numel()).copy_(elements);
   // Each byte comes from one rank, and no bit of it is lost.
   at::Tensor bytes = whole.view({-1}).view(at::kByte);
-  share_group->all_reduce(bytes, ReduceOp::kMax)->wait();
+  share_group.all_reduce(bytes, ReduceOp::kMax)->wait();
   return whole;
 }
 
-State TensorModel::place_share(const Share& share, const TensorLeaf& placed, Collective* share_group) const {
+State TensorModel::place_share(const Share& share, const TensorLeaf& placed, Collective& share_group) const {
   const int64_t begin = begin_of(share);
   const int64_t in_share = placed.placement.offset - (share.cut.dim() == 0 ? begin : 0);
   const at::Tensor whole = share.cut.whole_of(whole_share(share, placed.value, in_share, share_group));
@@ -167,7 +173,7 @@ State TensorModel::place_share(const Share& share, const TensorLeaf& placed, Col
   return State(std::move(leaf));
 }
 
-State TensorModel::own_share(const Share& share, const TensorLeaf& saved, Collective* share_group) const {
+State TensorModel::own_share(const Share& share, const TensorLeaf& saved, Collective& share_group) const {
   const std::vector<int64_t> shape = share.cut.whole_shape(share.tensor.sizes());
   const int64_t begin = begin_of(share);
   const at::Tensor whole =
@@ -183,7 +189,7 @@ State TensorModel::own_share(const Share& share, const TensorLeaf& saved, Collec
   return State(in_order);
 }
 
-State TensorModel::place_shares(const State& placed, Collective* share_group) const {
+State TensorModel::place_shares(const State& placed, Collective& share_group) const {
   const c10::InferenceMode ordinary(false);
   const at::NoGradGuard no_grad;
   const std::function<State(const State&)> place = [&](const State& state) {
@@ -200,7 +206,7 @@ State TensorModel::place_shares(const State& placed, Collective* share_group) co
     if (!state.is_tensor() || state.as_leaf().placement.kind != Placement::Kind::kSharded) return state;
     const TensorLeaf& leaf = state.as_leaf();
     const Share* const share = find(leaf.placement.shard_name);
-    if (share == nullptr || share->is_block) return state;
+    if (share == nullptr || share->is_block || !share->is_saved) return state;
     const at::IntArrayRef shape = leaf.placement.global_shape;
     const bool is_part = share->cut.dim() == 0 ? shape == at::IntArrayRef(share->cut.whole_shape(share->tensor.sizes()))
                                                : shape == share->tensor.sizes();
@@ -209,7 +215,7 @@ State TensorModel::place_shares(const State& placed, Collective* share_group) co
   return place(placed);
 }
 
-State TensorModel::own_shares(const State& saved, Collective* share_group) const {
+State TensorModel::own_shares(const State& saved, Collective& share_group) const {
   const c10::InferenceMode ordinary(false);
   const at::NoGradGuard no_grad;
   State own = saved;
@@ -223,17 +229,17 @@ State TensorModel::own_shares(const State& saved, Collective* share_group) const
                               "with the options that it was saved with",
                               share.name, c10::str(shape_of_whole(leaf)),
                               c10::str(at::IntArrayRef(share.cut.whole_shape(share.tensor.sizes())))));
-    if (!share.is_block) own[share.name] = own_share(share, leaf, share_group);
+    if (!share.is_block && share.is_saved) own[share.name] = own_share(share, leaf, share_group);
   }
   return own;
 }
 
-State TensorModel::own_optimizer_shares(const State& saved, Collective* share_group) const {
+State TensorModel::own_optimizer_shares(const State& saved, Collective& share_group) const {
   const c10::InferenceMode ordinary(false);
   const at::NoGradGuard no_grad;
   return with_parameters(saved, [&](const std::string& name, const State& fields) {
     const Share* const share = find(name);
-    if (share == nullptr || share->is_block) return fields;
+    if (share == nullptr || share->is_block || !share->is_saved) return fields;
     return with_fields(fields, [&](const TensorLeaf& leaf) {
       return is_whole(*share, leaf) ? own_share(*share, leaf, share_group) : State(leaf);
     });
@@ -292,7 +298,7 @@ std::shared_ptr<void> TensorModel::full_parameters(const torch::nn::Module& modu
   };
   const auto all = std::make_shared<std::vector<Replaced>>();
   for (const Share& share : shares_) {
-    if (!wanted.contains(share.tensor.unsafeGetTensorImpl())) continue;
+    if (!wanted.contains(share.tensor.unsafeGetTensorImpl()) || is_released(share.tensor)) continue;
     all->push_back({share.tensor, share.tensor.detach(), share.cut});
     replace_data(share.tensor, share.cut.whole_of(share.tensor));
   }
@@ -303,6 +309,11 @@ std::shared_ptr<void> TensorModel::full_parameters(const torch::nn::Module& modu
       replace_data(tensor, share);
     }
   });
+}
+
+at::Tensor TensorModel::whole_of(const at::Tensor& parameter, const at::Tensor& values) const {
+  const Share* const share = find(parameter);
+  return share == nullptr ? values : share->cut.whole_of(values);
 }
 
 void TensorModel::gather_full_parameters() {

@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -43,15 +44,16 @@ class TensorModel {
   /// The same where the ranks of another group divide what this one would hold. `of_shares`: which part it has of each
   /// parameter as the module has it.
   std::vector<ParallelModel::Entry> entries(std::vector<ParallelModel::Entry> of_shares) const;
+  /// Leaves out, from here on, the shares of parameters that another pipeline stage steps and saves.
+  void save_only(const std::function<bool(const at::Tensor& parameter)>& is_saved);
   /// Gives parts that a ParallelModel of such entries has placed, of the module or of an optimizer, their places in the
-  /// whole tensors. `share_group`: the ranks that hold a share together; nullptr: each holds its own. Collective of
-  /// both groups.
-  State place_shares(const State& placed, Collective* share_group) const;
+  /// whole tensors. `share_group`: the ranks that divide a share. Collective of both groups.
+  State place_shares(const State& placed, Collective& share_group) const;
   /// Turns a saved module_state, or the state of an optimizer, into one from which such a ParallelModel takes its
   /// parts. Collective of both groups where place_shares has made it. Throws levin::Error for another shape of a
   /// parameter.
-  State own_shares(const State& saved, Collective* share_group) const;
-  State own_optimizer_shares(const State& saved, Collective* share_group) const;
+  State own_shares(const State& saved, Collective& share_group) const;
+  State own_optimizer_shares(const State& saved, Collective& share_group) const;
   /// Throws levin::Error where something has given a weight other memory since (Module::to), as it would be taken for a
   /// whole one.
   void require_behaviours() const;
@@ -63,14 +65,20 @@ class TensorModel {
   std::shared_ptr<void> full_parameters(const torch::nn::Module& module);
   /// Gives the module all values again; collective.
   void gather_full_parameters();
+  /// Returns what the ranks have of a parameter together, of which this one has `values`; these where it is not cut.
+  /// Collective.
+  at::Tensor whole_of(const at::Tensor& parameter, const at::Tensor& values) const;
+  /// Ends it where the module has all values again.
+  void forget_shares() { shares_.clear(); }
 
  private:
   struct Share {
     std::string name;
     at::Tensor tensor;  ///< of the module
     DimensionCut cut;
-    bool is_weight;  ///< has a behaviour
-    bool is_block;   ///< one after the other in the flat order of elements
+    bool is_weight;        ///< has a behaviour
+    bool is_block;         ///< one after the other in the flat order of elements
+    bool is_saved = true;  ///< by this rank's pipeline stage
   };
   void cut(const CutWeight& weight);
   /// Has the adapters of layers that are cut no more know it.
@@ -79,11 +87,11 @@ class TensorModel {
   const Share* find(const std::string& name) const;
   /// This rank's share, of which `elements` are those from `offset` on.
   static at::Tensor whole_share(const Share& share, const at::Tensor& elements, int64_t offset,
-                                Collective* share_group);
+                                Collective& share_group);
   int64_t begin_of(const Share& share) const { return group_->rank() * share.tensor.numel(); }
   static bool is_whole(const Share& share, const TensorLeaf& leaf);
-  State place_share(const Share& share, const TensorLeaf& placed, Collective* share_group) const;
-  State own_share(const Share& share, const TensorLeaf& saved, Collective* share_group) const;
+  State place_share(const Share& share, const TensorLeaf& placed, Collective& share_group) const;
+  State own_share(const Share& share, const TensorLeaf& saved, Collective& share_group) const;
 
   Module& module_;
   std::shared_ptr<Collective> group_;

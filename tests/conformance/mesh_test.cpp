@@ -46,6 +46,10 @@ TEST(MeshStrategy, IsTheOneThatDividesSo) {
             "{name: tensor, bucket_cap_mb: 5, start_method: thread, tensor_group: 2}");
   EXPECT_EQ(translated("{replicate: 2, shard: {size: 2, stage: 2}, tensor: {size: 2, plan: {head: column}}}", 8),
             "{name: sharded, stage: 2, shard_group: 2, tensor_plan: {head: column}, tensor_group: 2}");
+  EXPECT_EQ(translated("{pipeline: {size: 2, micro_batches: 2}, tensor: {size: 2, plan: {head: whole}}}", 4),
+            "{name: pipeline, micro_batches: 2, tensor_plan: {head: whole}, tensor_group: 2, data_parallel: 1}");
+  EXPECT_EQ(translated("{pipeline: 2, replicate: 2, shard: 2, tensor: auto}", 16),
+            "{name: pipeline, tensor_group: 2, data_parallel: 4, shard_optimizer: true, shard_group: 2}");
   // Dimensions of one rank, whose options are checked and do nothing.
   EXPECT_EQ(translated("{pipeline: 1, replicate: 1, shard: 1}", 1), "{name: ddp}");
   EXPECT_EQ(translated("{pipeline: {size: auto, schedule: gpipe}, shard: 4}", 4), "{name: sharded, shard_group: 4}");
@@ -93,9 +97,9 @@ TEST(MeshStrategy, SaysWhatDoesNotFit) {
   EXPECT_THAT(refusal("{pipeline: 2, shards: 2}", 4), HasSubstr("trainer.strategy.shards is no dimension"));
   EXPECT_THAT(refusal("{pipeline: 2, shards: 2}", 4), HasSubstr("did you mean 'shard'?"));
   EXPECT_THAT(refusal("{context: 2, shard: 2}", 4), HasSubstr("trainer.strategy.context is no dimension"));
-  EXPECT_THAT(refusal("{pipeline: 2, tensor: 2}", 4),
-              HasSubstr("pipeline does not work beside tensor; got 4 ranks = pipeline 2 x tensor 2; valid beside "
-                        "tensor: replicate, shard"));
+  EXPECT_THAT(refusal("{pipeline: 2, tensor: {size: 2, bucket_cap_mb: 5}}", 4),
+              HasSubstr("trainer.strategy.tensor.bucket_cap_mb does not work beside pipeline, where tensor has the "
+                        "option plan"));
   EXPECT_THAT(refusal("{shard: 2, tensor: {size: 2, bucket_cap_mb: 5}}", 4),
               HasSubstr("trainer.strategy.tensor.bucket_cap_mb does not work beside shard, where tensor has the option "
                         "plan"));
@@ -268,7 +272,10 @@ TEST(MeshCheckpoints, OfAnyMeshAreLoadedToTheBitByAnyOther) {
        {"mesh", 4, 0, "replicate: 2, tensor: 2"},
        {"mesh", 4, 0, "shard: {size: 2, stage: 1}, tensor: 2"},
        {"mesh", 4, 0, "shard: {size: 2, stage: 2}, tensor: 2"},
-       {"mesh", 8, 0, "replicate: 2, shard: {size: 2, stage: 3}, tensor: 2"}});
+       {"mesh", 8, 0, "replicate: 2, shard: {size: 2, stage: 3}, tensor: 2"},
+       {"mesh", 4, 0, "pipeline: {size: 2, micro_batches: 2}, tensor: 2"},
+       {"mesh", 8, 0, "pipeline: {size: 2, micro_batches: 2}, shard: {size: 2, stage: 1}, tensor: 2"},
+       {"mesh", 8, 0, "pipeline: {size: 2, micro_batches: 2}, shard: {size: 2, stage: 3}, tensor: 2"}});
 }
 
 TEST(MeshCheckpoints, OfOptimizersOfWholeTensorsAreLoadedToTheBitByAnyOther) {

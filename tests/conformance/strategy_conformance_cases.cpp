@@ -48,6 +48,8 @@ const auto divisions = [] {
       StrategyCase{"mesh", 2, 0, "tensor: 2"}, StrategyCase{"mesh", 4, 0, "replicate: 2, tensor: 2"},
       // Shares of layers, each divided again.
       StrategyCase{"mesh", 4, 0, "shard: {size: 2, stage: 3}, tensor: 2"},
+      // Layers of a stage, whose results pass in shares.
+      StrategyCase{"mesh", 4, 0, "pipeline: {size: 2, micro_batches: 2}, tensor: 2"},
       // Parameters live at servers that step for the ranks.
       StrategyCase{"parameter_server_threads", 2, 0, "servers: 2"});
 };
@@ -131,6 +133,9 @@ const auto long_divisions = [] {
       StrategyCase{"mesh", 4, 0, "tensor: 4"}, StrategyCase{"mesh", 8, 0, "replicate: 4, tensor: 2"},
       StrategyCase{"mesh", 4, 0, "shard: {size: 2, stage: 1}, tensor: 2"},
       StrategyCase{"mesh", 8, 0, "replicate: 2, shard: {size: 2, stage: 2}, tensor: 2"},
+      StrategyCase{"mesh", 8, 0, "pipeline: {size: 2, micro_batches: 2}, replicate: 2, tensor: 2"},
+      StrategyCase{"mesh", 8, 0, "pipeline: {size: 4, schedule: zero_bubble, micro_batches: 4}, tensor: 2"},
+      StrategyCase{"mesh", 8, 0, "pipeline: {size: 2, micro_batches: 2}, shard: {size: 2, stage: 3}, tensor: 2"},
       StrategyCase{"parameter_server_threads", 1}, StrategyCase{"parameter_server_threads", 2},
       StrategyCase{"parameter_server_threads", 4, 0, "servers: 2"});
 };

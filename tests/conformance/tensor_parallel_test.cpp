@@ -6,6 +6,7 @@
 #include <levin/core/base/seed.h>
 #include <levin/core/checkpoint/checkpoint.h>
 #include <levin/core/data/tensor_dataset.h>
+#include <levin/core/nn/sequential.h>
 #include <levin/core/nn/tensor_plan.h>
 #include <levin/core/nn/transformer/transformer_block.h>
 #include <levin/core/nn/unit.h>
@@ -36,6 +37,8 @@ using ::testing::HasSubstr;
 constexpr int64_t kVocabulary = 24;
 constexpr int64_t kTokens = 8;
 constexpr int64_t kWidth = 16;
+constexpr int64_t kTextRows = 80;
+constexpr int64_t kTextEpochs = 5;  // 50 steps
 
 /// Users' code, which knows nothing of ranks but its plan: queries, keys and values in one projection.
 struct FusedBlockImpl : torch::nn::Module, HasTensorPlan {
@@ -64,36 +67,51 @@ struct FusedBlockImpl : torch::nn::Module, HasTensorPlan {
 };
 LEVIN_UNIT(FusedBlock);
 
+/// Logits by a weight that may be that of the embedding.
+struct TextHeadImpl : torch::nn::Module, HasTensorPlan {
+  explicit TextHeadImpl(const at::Tensor& tied) {
+    const torch::nn::Linear own(kWidth, kVocabulary);
+    weight = register_parameter("weight", tied.defined() ? tied : own->weight);
+    bias = register_parameter("bias", own->bias);
+  }
+  at::Tensor forward(const at::Tensor& x) { return at::linear(x, weight, bias); }
+  TensorPlan tensor_plan() const override { return {{.pattern = "weight", .cut = TensorCut::kVocabulary}}; }
+  at::Tensor weight, bias;
+};
+TORCH_MODULE(TextHead);
+
 struct TextOptions {
   int64_t heads = 4;
   double dropout = 0.1;
+  bool tied = false;
   std::string mistake;
   static void describe(Schema<TextOptions>& schema) {
     schema.field("heads", &TextOptions::heads, "of attention");
     schema.field("dropout", &TextOptions::dropout, "of what blocks add");
+    schema.field("tied", &TextOptions::tied, "the head has the embedding's weight");
     schema.field("mistake", &TextOptions::mistake, "what the step does wrong");
   }
 };
 
-/// A language model of a block of the user's and one of Levin's.
+/// A language model of a block of the user's and one of Levin's, which a pipeline may cut.
 class Text : public Module, public HasTensorPlan {
  public:
   using Options = TextOptions;
   explicit Text(const Options& options) : options_(options) {
-    embed_ = register_module("embed", torch::nn::Embedding(kVocabulary, kWidth));
-    fused_ = register_module("fused", FusedBlock(options.heads));
+    fused_ = FusedBlock(options.heads);
     nn::TransformerBlockOptions block;
     block.attention = {.width = kWidth, .heads = options.heads, .key_value_heads = 2, .causal = true, .bias = true};
     block.mlp = {.hidden = 24};
     block.dropout = options.dropout;  // of whole activations, between layers that are cut
-    block_ = register_module("block", nn::TransformerBlock(block));
-    head_ = register_module("head", torch::nn::Linear(kWidth, kVocabulary));
+    const torch::nn::Embedding embed(kVocabulary, kWidth);
+    Sequential net(embed, fused_, nn::TransformerBlock(block).ptr(),
+                   TextHead(options.tied ? embed->weight : at::Tensor()));
+    if (options.mistake == "late") net->push_back([](const at::Tensor& x) { return 2 * x; });
+    net_ = register_module("net", net);
   }
 
-  TensorPlan tensor_plan() const override {
-    return {{.pattern = "embed", .cut = TensorCut::kVocabulary}, {.pattern = "head", .cut = TensorCut::kVocabulary}};
-  }
-  at::Tensor logits(const at::Tensor& tokens) { return head_(block_(fused_(embed_(tokens)))).slice(1, 0, -1); }
+  TensorPlan tensor_plan() const override { return {{.pattern = "net.0", .cut = TensorCut::kVocabulary}}; }
+  at::Tensor logits(const at::Tensor& tokens) { return net_(tokens).slice(1, 0, -1); }
   static at::Tensor loss(const at::Tensor& logits, const at::Tensor& tokens) {
     return torch::nn::functional::cross_entropy(logits.flatten(0, 1), tokens.slice(1, 1).flatten());
   }
@@ -119,15 +137,13 @@ class Text : public Module, public HasTensorPlan {
 
  private:
   Options options_;
-  torch::nn::Embedding embed_{nullptr};
   FusedBlock fused_{nullptr};
-  nn::TransformerBlock block_{nullptr};
-  torch::nn::Linear head_{nullptr};
+  Sequential net_{nullptr};
 };
 
 DataLoader texts() {
-  const at::Tensor tokens = at::arange(96 * kTokens, at::kLong).square().add(3).remainder(kVocabulary);
-  return DataLoader(std::make_shared<data::TensorDataset>(Batch{{"tokens", tokens.view({96, kTokens})}}),
+  const at::Tensor tokens = at::arange(kTextRows * kTokens, at::kLong).square().add(3).remainder(kVocabulary);
+  return DataLoader(std::make_shared<data::TensorDataset>(Batch{{"tokens", tokens.view({kTextRows, kTokens})}}),
                     {.shuffle = true, .global_batch_size = 8});
 }
 
@@ -140,7 +156,7 @@ Trained fit(const std::string& strategy, int64_t ranks, const std::function<void
             const TextOptions& options = {}) {
   seed_everything(7);
   const auto module = make<Text>(options);
-  TrainerOptions trainer_options = quiet(2);
+  TrainerOptions trainer_options = quiet(kTextEpochs);
   trainer_options.strategy = Spec<Strategy>(Config::parse(strategy, {}));
   trainer_options.devices = ranks;
   trainer_options.precision = Spec<Precision>(Config::parse("64-true", {}));
@@ -171,21 +187,55 @@ struct TensorMesh {
   const char* strategy;
   int64_t ranks;
 };
-const std::vector<TensorMesh> kTensorMeshes{{"{tensor: 2, start_method: thread}", 2},
-                                            {"{replicate: 2, tensor: 2, start_method: thread}", 4},
-                                            {"{shard: {size: 2, stage: 1}, tensor: 2, start_method: thread}", 4},
-                                            {"{shard: {size: 2, stage: 2}, tensor: 2, start_method: thread}", 4},
-                                            {"{shard: {size: 2, stage: 3}, tensor: 2, start_method: thread}", 4},
-                                            {"{replicate: 2, shard: 2, tensor: 2, start_method: thread}", 8}};
+const std::vector<TensorMesh> kTensorMeshes{
+    {"{tensor: 2, start_method: thread}", 2},
+    {"{replicate: 2, tensor: 2, start_method: thread}", 4},
+    {"{shard: {size: 2, stage: 1}, tensor: 2, start_method: thread}", 4},
+    {"{shard: {size: 2, stage: 2}, tensor: 2, start_method: thread}", 4},
+    {"{shard: {size: 2, stage: 3}, tensor: 2, start_method: thread}", 4},
+    {"{replicate: 2, shard: 2, tensor: 2, start_method: thread}", 8},
+    {"{pipeline: {size: 2, balance: [2, 2], micro_batches: 2}, tensor: 2, start_method: thread}", 4},
+    {"{pipeline: {size: 2, balance: [2, 2], micro_batches: 2}, shard: {size: 2, stage: 3}, "
+     "tensor: 2, start_method: thread}",
+     8}};
+constexpr size_t kPipelineMesh = 6;
+constexpr size_t kShardedPipelineMesh = 7;
 
 TEST(TensorParallel, TrainsTransformersAsOneDevice) {
   // Replicas draw other masks.
   for (size_t i = 0; i < kTensorMeshes.size(); ++i) {
-    const TextOptions options{.dropout = i == 0 ? 0.1 : 0};
+    const TextOptions options{.dropout = i == 0 ? 0.1 : 0, .tied = i >= kPipelineMesh};
     SCOPED_TRACE(kTensorMeshes[i].strategy);
     expect_same(fit(kTensorMeshes[i].strategy, kTensorMeshes[i].ranks, {}, options),
                 fit("single_device", 1, {}, options), 1e-12);
   }
+}
+
+TEST(TensorParallel, TrainsInStagesOfEveryScheduleAsOneDevice) {
+  const TextOptions options{.dropout = 0, .tied = true};
+  const auto configure = [](TrainerOptions& trainer) { trainer.accumulate_grad_batches = 2; };
+  const Trained expected = fit("single_device", 1, configure, options);
+  for (const char* schedule : {"[2, 2], schedule: gpipe", "[2, 2], schedule: 1f1b, checkpoint: always",
+                               "[1, 1, 1, 1], schedule: interleaved", "[2, 2], schedule: zero_bubble"}) {
+    SCOPED_TRACE(schedule);
+    expect_same(fit(fmt::format("{{pipeline: {{size: 2, micro_batches: 2, balance: {}}}, tensor: 2, start_method: "
+                                "thread}}",
+                                schedule),
+                    4, configure, options),
+                expected, 1e-12);
+  }
+  const char* const replicas =
+      "{pipeline: {size: 2, balance: [2, 2], micro_batches: 2}, replicate: 2, tensor: 2, start_method: thread}";
+  expect_same(fit(replicas, 8, configure, options), expected, 1e-12);
+  const char* const shards =
+      "{pipeline: {size: 2, balance: [2, 2], micro_batches: 2}, shard: {size: 2, stage: 1}, tensor: 2, start_method: "
+      "thread}";
+  expect_same(fit(shards, 8, configure, options), expected, 1e-12);
+}
+
+TEST(TensorParallel, DrawsTheMasksOfAPipeline) {
+  const Trained expected = fit("{pipeline: {size: 2, balance: [2, 2], micro_batches: 2}, start_method: thread}", 2);
+  expect_same(fit(kTensorMeshes[kPipelineMesh].strategy, kTensorMeshes[kPipelineMesh].ranks), expected, 1e-12);
 }
 
 TEST(TensorParallel, TrainsIn32BitAsOneDevice) {
@@ -221,9 +271,11 @@ TEST(TensorParallel, WorksWithCheckpointedActivationsAndAveragedWeights) {
   expect_same(fit(kTensorMeshes[0].strategy, kTensorMeshes[0].ranks, configure), expected, 1e-12);
   // Replicas draw other masks.
   const TextOptions options{.dropout = 0};
-  const TensorMesh& sharded = kTensorMeshes[4];
-  expect_same(fit(sharded.strategy, sharded.ranks, configure, options), fit("single_device", 1, configure, options),
-              1e-12);
+  const Trained without_masks = fit("single_device", 1, configure, options);
+  for (const size_t i : {size_t{4}, kPipelineMesh, kShardedPipelineMesh}) {
+    SCOPED_TRACE(kTensorMeshes[i].strategy);
+    expect_same(fit(kTensorMeshes[i].strategy, kTensorMeshes[i].ranks, configure, options), without_masks, 1e-12);
+  }
 }
 
 std::string failure(const TensorMesh& mesh, const TextOptions& options,
@@ -238,12 +290,13 @@ std::string failure(const TensorMesh& mesh, const TextOptions& options,
 
 TEST(TensorParallel, SaysWhatItCannotDo) {
   EXPECT_THAT(failure({"{tensor: 3, start_method: thread}", 3}, {}),
-              HasSubstr("tensor_plan of FusedBlock 'fused': the weight 'qkv.weight' cannot be cut by column over 3 "
+              HasSubstr("tensor_plan of FusedBlock 'net.1': the weight 'qkv.weight' cannot be cut by column over 3 "
                         "ranks: it has 4 heads; valid: a multiple of 3"));
-  EXPECT_THAT(failure({"{tensor: {size: 2, plan: {head: column, heads: row}}, start_method: thread}", 2}, {}),
-              HasSubstr("strategy.tensor.plan: the pattern 'heads' matches no weight; did you mean 'head'?"));
-  EXPECT_THAT(failure({"{tensor: {size: 2, plan: {head: rows}}, start_method: thread}", 2}, {}),
-              HasSubstr("'head' is cut by 'rows'; valid: column, row, vocabulary, whole"));
+  EXPECT_THAT(
+      failure({"{tensor: {size: 2, plan: {net.3.weight: column, net.3.weights: row}}, start_method: thread}", 2}, {}),
+      HasSubstr("strategy.tensor.plan: the pattern 'net.3.weights' matches no weight"));
+  EXPECT_THAT(failure({"{tensor: {size: 2, plan: {net.3: rows}}, start_method: thread}", 2}, {}),
+              HasSubstr("'net.3' is cut by 'rows'; valid: column, row, vocabulary, whole"));
   EXPECT_THAT(failure({"{shard: {size: 2, offload: true}, tensor: 2, start_method: thread}", 4}, {}),
               HasSubstr("sharded.tensor_group is 2, and the parts are to be in the host's memory (offload); valid: "
                         "offload: false"));
@@ -251,13 +304,22 @@ TEST(TensorParallel, SaysWhatItCannotDo) {
               HasSubstr("sharded.tensor_group is 3: 4 ranks cannot be divided into groups of 3; valid: a divisor"));
   EXPECT_THAT(failure({"{name: sharded_threads, tensor_group: 2}", 2}, {}),
               HasSubstr("no ranks are left to divide what each of them holds; valid: strategy: {tensor: N}"));
+  EXPECT_THAT(failure({"{name: pipeline_threads, tensor_group: 3}", 4}, {}),
+              HasSubstr("pipeline.tensor_group is 3: 4 ranks cannot be divided into groups of 3; valid: a divisor"));
+  EXPECT_THAT(failure({"{name: pipeline_threads, tensor_group: 2}", 2}, {}),
+              HasSubstr("no ranks are left for a second stage; valid: strategy: {tensor: N}"));
+  EXPECT_THAT(
+      failure({"{pipeline: {size: 2, balance: [4, 1], micro_batches: 2}, tensor: 2, start_method: thread}", 4},
+              {.mistake = "late"}),
+      HasSubstr("logits that are cut over ranks do not pass from stage to stage; got them from the elements 0 to "
+                "3 of the sequential 'net'"));
   for (const size_t mesh : {0, 4})
     EXPECT_THAT(failure(kTensorMeshes[mesh], {.mistake = "einsum"}),
-                HasSubstr("the weight 'fused.up.weight' is cut by column over 2 ranks, and aten::einsum"));
+                HasSubstr("the weight 'net.1.up.weight' is cut by column over 2 ranks, and aten::einsum"));
 }
 
 class TensorMeshes : public ::testing::TestWithParam<size_t> {};
-INSTANTIATE_TEST_SUITE_P(Meshes, TensorMeshes, ::testing::Range<size_t>(1, 5));
+INSTANTIATE_TEST_SUITE_P(Meshes, TensorMeshes, ::testing::Values(1, 2, 3, 4, kPipelineMesh, kShardedPipelineMesh));
 
 TEST_P(TensorMeshes, TheModuleHasAllItsWeightsAfterACall) {
   const auto module = make<Text>();
@@ -268,10 +330,12 @@ TEST_P(TensorMeshes, TheModuleHasAllItsWeightsAfterACall) {
   options.callbacks = {make<LambdaCallback>(
       {.on_train_batch_end = [&](Trainer& trainer, Module& own, const StepOutput&, const Batch&, int64_t) {
         const at::NoGradGuard no_gradients;
-        const auto weight = [&] { return own.named_parameters()["fused.qkv.weight"].detach(); };
+        const auto weight = [&] { return own.named_parameters()["net.1.qkv.weight"].detach(); };
+        const bool is_here = trainer.mesh().coordinate("pipeline") == 0;  // else it is on the first stage
         at::Tensor before;
         for (const double factor : {2.0, 0.5, 1.0}) {
           const auto all = trainer.full_parameters(own);
+          if (!is_here) continue;
           EXPECT_EQ(weight().sizes().vec(), (std::vector<int64_t>{3 * kWidth, kWidth}));
           if (!before.defined()) before = weight().clone();
           EXPECT_TRUE(at::equal(weight(), factor == 0.5 ? 2 * before : before));  // with what was written
@@ -281,7 +345,7 @@ TEST_P(TensorMeshes, TheModuleHasAllItsWeightsAfterACall) {
       }})};
   Trainer trainer(options);
   trainer.fit(module, texts());
-  EXPECT_EQ(looks, 4 * 12);
+  EXPECT_EQ(looks, kTensorMeshes[GetParam()].ranks * kTextRows / 8);
   for (const auto& parameter : module->parameters())
     EXPECT_FALSE(parameter.key_set().has(c10::DispatchKey::DeferredInit));
   const double loss = trainer.validate(module, texts()).at(0).at("val_loss");
