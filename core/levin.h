@@ -169,6 +169,7 @@
 #include <levin/core/nn/functional.h>
 #include <levin/core/nn/linear_cross_entropy.h>
 #include <levin/core/nn/named_units.h>
+#include <levin/core/nn/parallelize.h>
 #include <levin/core/nn/script_module.h>
 #include <levin/core/nn/sequential.h>
 #include <levin/core/nn/tensor_plan.h>

@@ -3,12 +3,14 @@
 #include <levin/core/base/error.h>
 #include <levin/core/base/wildcard.h>
 #include <levin/core/nn/module_type_name.h>
+#include <levin/core/nn/parallelize.h>
 
 #include <fmt/format.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -141,10 +143,10 @@ std::vector<CutWeight> weights_to_cut(torch::nn::Module& module, int64_t ranks, 
                                       const std::string& option) {
   std::map<const void*, CutWeight> cut;
   for (const auto& part : module.named_modules(/*name_prefix=*/"", /*include_self=*/true)) {
-    const auto* const planned = dynamic_cast<const HasTensorPlan*>(part.value().get());
-    if (planned == nullptr) continue;
+    const std::optional<TensorPlan> plan = tensor_plan_of(*part.value());
+    if (!plan) continue;
     const Rules rules{
-        .plan = planned->tensor_plan(),
+        .plan = *plan,
         .owner = fmt::format("tensor_plan of {} '{}'", short_type_name(part.value()->name()), part.key())};
     for (auto& [tensor, weight] : matches(layers_of(*part.value()), rules, ranks)) {
       weight.name = joined(part.key(), weight.name);
@@ -169,7 +171,7 @@ std::vector<CutWeight> weights_to_cut(torch::nn::Module& module, int64_t ranks, 
   if (cut.empty())
     throw ConfigError(
         fmt::format("strategy 'tensor' cuts layers by their modules' plans, and {} has none; hint: derive "
-                    "the modules to cut from levin::HasTensorPlan, or give {}",
+                    "the modules to cut from levin::HasTensorPlan, give them plans with levin::parallelize, or give {}",
                     short_type_name(module.name()), option));
   const auto count = [&](TensorCut how) {
     return std::ranges::count_if(cut, [&](const auto& item) { return item.second.rule.cut == how; });

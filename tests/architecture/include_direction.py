@@ -90,6 +90,7 @@ ALLOWED_CYCLES = {
     ("core/checkpoint/checkpoint_files", "core/checkpoint/tensor_in_files"): "the files give tensors that read them",
     ("core/data/data_loader", "core/data/loader_pass"): "one class: what its nested pass hides has files of its own",
     ("core/nn/move_to_device", "core/nn/weight_behaviour"): "behaviours mark a weight by other data, and move with it",
+    ("core/nn/parallelize", "core/nn/tensor_plan"): "plans that modules were given are read with those of their types",
     ("core/optim/composed_schedulers", "core/optim/schedulers"): "one made of others makes them by name, and has one",
     ("core/export/onnx_converter", "core/export/onnx_operators"): "a table's entries work on the nodes that its user hands them",
     ("core/trainer/thread_rank", "core/trainer/trainer"): "a trainer starts further ranks, which have trainers of their own",

@@ -1,13 +1,17 @@
 #include <levin/core/nn/tensor_plan.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/nn/parallelize.h>
 #include <levin/core/nn/transformer/transformer_block.h>
 
 #include <gmock/gmock.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/linear.h>
 
+#include <array>
+#include <cstddef>
 #include <memory>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -105,6 +109,87 @@ TEST(TensorPlan, SaysWhatDoesNotFit) {
               HasSubstr("strategy.tensor.plan: layers are cut by column and none by row"));
   EXPECT_THAT(refusal({kQkv, kOut}, 2, {{.pattern = "c.*", .cut = TensorCut::kWhole}}),
               HasSubstr("strategy.tensor.plan: the pattern 'c.*' matches no weight"));
+}
+
+TEST(TensorPlan, OfModulesThatHaveTiedWeightsCutsTheBiasOfTheHead) {
+  struct Head : torch::nn::Module, HasTensorPlan {
+    explicit Head(const at::Tensor& tied) {
+      register_parameter("weight", tied);
+      register_parameter("bias", torch::zeros({tied.size(0)}));
+    }
+    TensorPlan tensor_plan() const override { return {{.pattern = "weight", .cut = TensorCut::kVocabulary}}; }
+  };
+  const auto root = std::make_shared<torch::nn::Module>();
+  const auto rows =
+      std::make_shared<PlannedImpl>(TensorPlan{{.pattern = "table", .cut = TensorCut::kVocabulary}, kQkv, kOut});
+  root->register_module("rows", rows);
+  root->register_module("head", std::make_shared<Head>(rows->table));
+  EXPECT_THAT(described(weights_to_cut(*root, 2, {}, "plan")),
+              ElementsAre("rows.table vocabulary head.bias", "rows.qkv.weight column rows.qkv.bias",
+                          "rows.out.weight row rows.out.bias"));
+}
+
+/// A module of a library, which has no plan.
+struct ForeignImpl : torch::nn::Module {
+  ForeignImpl() {
+    register_module("up", torch::nn::Linear(8, 16));
+    register_module("down", torch::nn::Linear(16, 8));
+  }
+};
+
+const TensorPlan kUpDown{{.pattern = "up", .cut = TensorCut::kColumn}, {.pattern = "down", .cut = TensorCut::kRow}};
+
+TEST(Parallelize, GivesAPlanToModulesWhoseTypesHaveNone) {
+  const auto root = std::make_shared<torch::nn::Module>();
+  for (const char* name : {"a", "b", "c"}) root->register_module(name, std::make_shared<ForeignImpl>());
+  const auto& children = root->named_children();
+  EXPECT_THROW(weights_to_cut(*root, 2, {}, "plan"), ConfigError);
+  parallelize(*children["a"], kUpDown);
+  parallelize(*children["c"], kUpDown);
+  EXPECT_THAT(described(weights_to_cut(*root, 2, {}, "plan")),
+              ElementsAre("a.up.weight column a.up.bias", "a.down.weight row a.down.bias",
+                          "c.up.weight column c.up.bias", "c.down.weight row c.down.bias"));
+  parallelize(*children["c"], {});  // the newest counts
+  EXPECT_THAT(described(weights_to_cut(*root, 2, {}, "plan")),
+              ElementsAre("a.up.weight column a.up.bias", "a.down.weight row a.down.bias"));
+  parallelize(*children["c"], {{.pattern = "op", .cut = TensorCut::kColumn}});
+  try {
+    weights_to_cut(*root, 2, {}, "plan");
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("tensor_plan of Foreign 'c': the pattern 'op' matches no weight"));
+  }
+}
+
+TEST(Parallelize, TakesThePlaceOfWhatATypeSays) {
+  const auto root = std::make_shared<RootImpl>(TensorPlan{kQkv, kOut});
+  parallelize(*root->named_children()["a"], {});
+  EXPECT_THAT(described(weights_to_cut(*root, 2, {}, "plan")),
+              ElementsAre("b.qkv.weight column b.qkv.bias", "b.out.weight row b.out.bias"));
+}
+
+TEST(Parallelize, IsOfOneModuleAloneAndEndsWithIt) {
+  alignas(ForeignImpl) std::array<std::byte, sizeof(ForeignImpl)> memory{};
+  const auto build = [&memory] {
+    return std::shared_ptr<ForeignImpl>(new (memory.data()) ForeignImpl,
+                                        [](ForeignImpl* module) { module->~ForeignImpl(); });
+  };
+  auto first = build();
+  parallelize(*first, kUpDown);
+  EXPECT_TRUE(tensor_plan_of(*first));
+  first.reset();
+  const auto second = build();  // where the first one was
+  EXPECT_FALSE(tensor_plan_of(*second));
+}
+
+TEST(Parallelize, IsRefusedForWhatNothingOwns) {
+  ForeignImpl on_the_stack;
+  try {
+    parallelize(on_the_stack, kUpDown);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("levin::parallelize was given Foreign while nothing owns it"));
+  }
 }
 
 }  // namespace
