@@ -40,6 +40,20 @@ void LearningRateMonitor::on_train_batch_end(Trainer& trainer, Module&, const St
   if (options_.logging_interval || captured_ != logged_) log(trainer, captured_);
 }
 
+State LearningRateMonitor::state_dict() const {
+  State logged = State::list();
+  for (const auto& [name, rate] : logged_) logged.push_back(State::List{name, rate});
+  State state = State::map();
+  state["logged"] = std::move(logged);
+  return state;
+}
+
+void LearningRateMonitor::load_state_dict(const State& state) {
+  logged_.clear();
+  for (const State& rate : state.at("logged").as_list())
+    logged_.emplace_back(rate.as_list().at(0).as_string(), rate.as_list().at(1).as_double());
+}
+
 void LearningRateMonitor::log(Trainer& trainer, const Rates& rates) {
   logged_ = rates;
   if (!rates.empty()) trainer.log_metrics(MetricMap(rates.begin(), rates.end()));

@@ -32,6 +32,8 @@ class LearningRateMonitor final : public Callback {
   void on_train_batch_start(Trainer& trainer, Module& module, const Batch& batch, int64_t batch_idx) override;
   void on_train_batch_end(Trainer& trainer, Module& module, const StepOutput& output, const Batch& batch,
                           int64_t batch_idx) override;
+  State state_dict() const override;
+  void load_state_dict(const State& state) override;
 
  private:
   using Rates = std::vector<std::pair<std::string, double>>;
@@ -42,7 +44,7 @@ class LearningRateMonitor final : public Callback {
   int64_t steps_before_ = 0;  ///< those taken when the batch under way began
   bool is_captured_ = false;  ///< `captured_` holds the rates of that moment
   Rates captured_;
-  Rates logged_;
+  Rates logged_;  ///< last
 };
 
 }  // namespace levin
