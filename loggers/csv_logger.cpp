@@ -4,6 +4,7 @@
 #include <levin/loggers/logger_place.h>
 
 #include <fmt/format.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <array>
@@ -11,6 +12,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <optional>
 #include <set>
 #include <system_error>
@@ -87,6 +89,13 @@ std::optional<std::vector<std::string>> read_header(std::istream& file) {
   return std::nullopt;
 }
 
+/// Reads whole rows up to a limit; the stream is then past them.
+CsvLogger::Rows read_rows(std::istream& file, int64_t limit) {
+  CsvLogger::Rows rows;
+  for (std::string row; rows.count < limit && std::getline(file, row) && !file.eof();) rows.add(row);
+  return rows;
+}
+
 /// Appends `cells` empty cells to every row of `rows`, which ends at a row's end or inside a row.
 void append_widened(std::string& out, std::string_view rows, size_t cells) {
   while (!rows.empty()) {
@@ -111,6 +120,13 @@ void CsvLoggerOptions::describe(Schema<CsvLoggerOptions>& schema) {
 CsvLogger::CsvLogger(const Options& options) : options_(options) {}
 
 CsvLogger::~CsvLogger() { close(); }
+
+void CsvLogger::Rows::add(std::string_view row) {
+  ++count;
+  bytes += row.size() + 1;
+  const std::string_view values = row.substr(0, row.find_last_not_of(',') + 1);
+  digest = XXH3_64bits_withSeed(values.data(), values.size(), digest);
+}
 
 void CsvLogger::start(const RunInfo& run) {
   close();
@@ -148,15 +164,48 @@ void CsvLogger::read_existing() {
   file_columns_ = names->size() - 2;
   header_size_ = file_size_ = static_cast<uint64_t>(file.tellg());
 
+  logged_ = read_rows(file, std::numeric_limits<int64_t>::max());
+  file_size_ += logged_.bytes;
   // A process that was killed may have left a part of a row at the end.
-  std::vector<char> chunk(1 << 16);
-  uint64_t position = header_size_;
-  while (file.read(chunk.data(), static_cast<std::streamsize>(chunk.size())), file.gcount() > 0) {
-    const std::string_view text(chunk.data(), static_cast<size_t>(file.gcount()));
-    if (const size_t end = text.rfind('\n'); end != std::string_view::npos) file_size_ = position + end + 1;
-    position += text.size();
-  }
-  torn_ = position != file_size_;
+  file.clear();
+  file.seekg(0, std::ios::end);
+  torn_ = static_cast<uint64_t>(file.tellg()) != file_size_;
+}
+
+State CsvLogger::state_dict() const {
+  if (directory_.empty()) return {};
+  State state = State::map();
+  state["rows"] = logged_.count;
+  state["digest"] = fmt::format("{:016x}", logged_.digest);
+  return state;
+}
+
+void CsvLogger::load_state_dict(const State& state) {
+  if (directory_.empty()) return;
+  const int64_t rows = state.is_null() ? 0 : state.at("rows").as_int();
+  if (rows >= logged_.count) return;
+  if (rows == 0) return keep_first({});
+  std::ifstream file(path_, std::ios::binary);
+  file.seekg(static_cast<std::streamoff>(header_size_));
+  const Rows kept = read_rows(file, rows);
+  if (kept.count == rows && fmt::format("{:016x}", kept.digest) == state.at("digest").as_string())
+    keep_first(kept);
+  else
+    log::warning(
+        fmt::format("CSV logger: {} does not begin with the {} rows that were logged before the checkpoint; "
+                    "all of its rows are kept",
+                    path_, rows));
+}
+
+void CsvLogger::keep_first(const Rows& kept) {
+  log::info(
+      fmt::format("CSV logger: the last {} rows of {} were logged after what this run goes on from, and are removed",
+                  logged_.count - kept.count, path_));
+  logged_ = kept;
+  file_size_ = header_size_ + kept.bytes;
+  file_.reset();
+  torn_ = true;
+  guard_.run(true, [this] { rewrite(); });
 }
 
 size_t CsvLogger::column_of(const std::string& name) {
@@ -195,6 +244,7 @@ void CsvLogger::log_metrics(std::span<const MetricValue> values, int64_t step, i
 }
 
 void CsvLogger::append_row(int64_t step, int64_t epoch) {
+  const size_t begin = pending_.size();
   append_counter(pending_, epoch, given_epoch_);
   pending_ += ',';
   append_counter(pending_, step, given_step_);
@@ -202,6 +252,7 @@ void CsvLogger::append_row(int64_t step, int64_t epoch) {
     pending_ += ',';
     if (cell.row == row_) append_cell(pending_, cell.value);
   }
+  logged_.add(std::string_view(pending_).substr(begin));
   pending_ += '\n';
   ++pending_rows_;
 }
@@ -229,6 +280,7 @@ void CsvLogger::close() {
   cells_.clear();
   pending_.clear();
   pending_rows_ = lost_rows_ = 0;
+  logged_ = {};
   file_.reset();
   header_size_ = file_size_ = 0;
   file_columns_ = 0;

@@ -2,6 +2,7 @@
 
 #include <levin/core/base/file_system.h>
 #include <levin/core/base/schema.h>
+#include <levin/core/base/state.h>
 #include <levin/core/interfaces/logger.h>
 #include <levin/loggers/fault_guard.h>
 
@@ -36,7 +37,11 @@ struct CsvLoggerOptions {
 /// are written so that reading them gives the same double; `nan`, `inf` and `-inf` are words. A file that is there
 /// already is continued. When a new metric appears the file is written anew with the wider header, beside the old one,
 /// and renamed: it is whole and rectangular at every moment.
-class CsvLogger final : public Logger {
+///
+/// A checkpoint counts the rows that were logged before it. A fit that goes on from it in the same folder logs again
+/// what came after it: those rows are removed, where the file begins with the rows that were counted. So are all rows
+/// where it would have gone on (ckpt: auto), and there was no checkpoint yet.
+class CsvLogger final : public Logger, public Stateful {
  public:
   using Options = CsvLoggerOptions;
 
@@ -52,6 +57,18 @@ class CsvLogger final : public Logger {
   void log_hyperparameters(const Config& hyperparameters) override;
   void flush() override;
   void finish(TrainerStatus status) override;
+  State state_dict() const override;
+  void load_state_dict(const State& state) override;
+
+  /// What whole rows are told by; trailing empty cells, which a wider header adds, do not count.
+  struct Rows {
+    int64_t count = 0;
+    uint64_t bytes = 0;
+    uint64_t digest = 0;
+
+    /// Adds a row, which is given without its end.
+    void add(std::string_view row);
+  };
 
  private:
   /// A value of the row being made. It counts only when `row` is the row's number, so that no cell needs clearing.
@@ -62,6 +79,7 @@ class CsvLogger final : public Logger {
 
   void close();
   void read_existing();
+  void keep_first(const Rows& kept);
   size_t column_of(const std::string& name);
   void append_row(int64_t step, int64_t epoch);
   bool write_pending(bool now_or_never);
@@ -86,6 +104,7 @@ class CsvLogger final : public Logger {
 
   std::string pending_;  ///< whole rows of columns_.size() metrics that are not in the file yet
   int64_t pending_rows_ = 0;
+  Rows logged_;  ///< those of the file and those that wait
   int64_t lost_rows_ = 0;
   std::chrono::steady_clock::time_point last_write_;
 

@@ -9,6 +9,7 @@
 #include <levin/core/base/seed.h>
 #include <levin/core/base/signals.h>
 #include <levin/core/base/thread_generator.h>
+#include <levin/core/base/type_name.h>
 #include <levin/core/checkpoint/checkpoint.h>
 #include <levin/core/checkpoint/host_copy.h>
 #include <levin/core/checkpoint/run_paths.h>
@@ -123,6 +124,21 @@ void add_what_others_hold(State& parts, Collective& ranks) {
     add_missing(parts, state_from_bytes(bytes));
 }
 
+/// The loggers that have a state, by their class and which of several of it.
+std::vector<std::pair<std::string, Stateful*>> stateful_loggers(const std::vector<std::shared_ptr<Logger>>& loggers) {
+  std::map<std::string, int64_t> counts;
+  std::vector<std::pair<std::string, Stateful*>> found;
+  for (const auto& logger : loggers) {
+    auto* const stateful = dynamic_cast<Stateful*>(logger.get());
+    if (stateful == nullptr) continue;
+    const Logger& typed = *logger;
+    const std::string name = short_class_name(typeid(typed));
+    const int64_t number = counts[name]++;
+    found.emplace_back(number == 0 ? name : fmt::format("{}#{}", name, number), stateful);
+  }
+  return found;
+}
+
 /// What checkpoints leave out of a module.
 State non_persistent_state(const Module& module) {
   State state = State::map();
@@ -208,6 +224,12 @@ State CheckpointConnector::dump() {
   }
   tree["callbacks"] = std::move(callbacks);
 
+  State loggers = State::map();
+  for (const auto& [name, logger] : stateful_loggers(options_.loggers))
+    if (State state = call_user(state_, "state_dict", *logger, [&] { return logger->state_dict(); }); !state.is_null())
+      loggers[name] = std::move(state);
+  tree["loggers"] = std::move(loggers);
+  tree["row"] = logger_.row_state();
   tree["latest_metrics"] = logger_.callback_metrics_state(/*goes_on=*/true);
   if (State gradients = dump_divided_gradients(); !gradients.is_null()) tree["gradients"] = std::move(gradients);
 
@@ -753,8 +775,24 @@ void CheckpointConnector::restore_optimization() {
   const State& loops = tree_.at("loops");
   stop_.restore_requests(loops.at("stop_request").as_string(), loops.at("stop_reasons_met").as_bool());
   restore_metrics();
+  if (const State* loggers = tree_.find("loggers")) restore_loggers(*loggers);  // earlier versions saved none
+  if (const State* row = tree_.find("row")) logger_.load_row(*row);
   logger_.load_callback_metrics(tree_.at("latest_metrics"));
   log_loaded(tree_);
+}
+
+void CheckpointConnector::restart_loggers() {
+  if (!strategy_.is_global_zero()) return;
+  for (const auto& [name, logger] : stateful_loggers(options_.loggers))
+    call_user(state_, "load_state_dict", *logger, [&] { logger->load_state_dict(State()); });
+}
+
+/// Those that write are rank 0's.
+void CheckpointConnector::restore_loggers(const State& saved) {
+  if (!strategy_.is_global_zero()) return;
+  for (const auto& [name, logger] : stateful_loggers(options_.loggers))
+    if (const State* state = saved.find(name))
+      call_user(state_, "load_state_dict", *logger, [&] { logger->load_state_dict(*state); });
 }
 
 void CheckpointConnector::restore_gradients_and_generators() {

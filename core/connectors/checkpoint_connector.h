@@ -85,6 +85,8 @@ class CheckpointConnector {
   void restore_module(bool weights_only);
   /// Restores, after on_fit_start, optimizers, schedulers, precision, loops and metrics.
   void restore_optimization();
+  /// Tells the loggers that a run that would have gone on from its last checkpoint begins, since it has none.
+  void restart_loggers();
   /// Restores, last of all, gradients of a window under way and the random generators.
   void restore_gradients_and_generators();
   /// Frees the tree that was read.
@@ -122,6 +124,7 @@ class CheckpointConnector {
   /// Returns the saved ranks that trained on this rank's part of the data; none where it was divided otherwise.
   std::vector<const State*> counterparts() const;
   void restore_metrics();
+  void restore_loggers(const State& saved);
   /// Returns the strategy's state that this rank takes over, or nullptr.
   const State* saved_strategy_state() const;
   void restore_gradients();

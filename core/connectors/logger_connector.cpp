@@ -223,6 +223,17 @@ void LoggerConnector::emit_row() {
   row_size_ = 0;
 }
 
+State LoggerConnector::row_state() const {
+  State state = State::list();
+  for (size_t i = 0; i < row_size_; ++i) state.push_back(State::List{row_[i].name, row_[i].value});
+  return state;
+}
+
+void LoggerConnector::load_row(const State& state) {
+  for (const State& item : state.as_list())
+    append_to_row(item.as_list().at(0).as_string(), item.as_list().at(1).as_double());
+}
+
 void LoggerConnector::log_step_row() {
   const Activity activity(tracer_, "log_metrics");
   if (strategy_.world_size() > 1 && find_independent_steps(strategy_) == nullptr)

@@ -97,6 +97,9 @@ class LoggerConnector {
   void log_epoch_row(metrics::Collector& collector);
   /// Hands what was added to the loggers.
   void emit_row();
+  /// What was added and not handed on yet, for a checkpoint.
+  State row_state() const;
+  void load_row(const State& state);
   /// Forgets what was added.
   void discard_row() { row_size_ = 0; }
 

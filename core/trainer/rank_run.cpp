@@ -269,6 +269,8 @@ void RankRun::begin_fit() {
   if (state.resumed) {
     const Activity activity(parts_.tracer, "restore_optimization");
     checkpoints.restore_optimization();
+  } else if (request_.ckpt == "auto") {
+    checkpoints.restart_loggers();
   }
   parts_.fit.sanity_check();
   parts_.optimizers.broadcast();

@@ -341,6 +341,88 @@ TEST_F(CsvLoggerTest, MemoryStaysBoundedWhileTheDiskTakesNothing) {
   EXPECT_NE(warnings_[1].find(std::to_string(kRows - rows) + " rows"), std::string::npos) << warnings_[1];
 }
 
+TEST_F(CsvLoggerTest, RowsAfterACheckpointAreRemovedWhenARunGoesOn) {
+  State first;
+  State second;
+  {
+    CsvLogger logger({.flush_every = 1});
+    EXPECT_TRUE(logger.state_dict().is_null()) << "not started";
+    logger.start(run_);
+    log_one(logger, "a", 1, 1);
+    first = logger.state_dict();
+    log_one(logger, "a", 2, 2);
+    log_one(logger, "b", 3, 3);
+    second = logger.state_dict();
+    log_one(logger, "c", 4, 4);
+    log_one(logger, "a", 5, 5);
+  }
+  const std::string whole = content();
+  EXPECT_EQ(whole, "epoch,step,a,b,c\n0,1,1,,\n0,2,2,,\n0,3,,3,\n0,4,,,4\n0,5,5,,\n");
+  for (const auto& [state, kept] :
+       {std::pair(second, "epoch,step,a,b,c\n0,1,1,,\n0,2,2,,\n0,3,,3,\n"),
+        std::pair(first, "epoch,step,a,b,c\n0,1,1,,\n"), std::pair(State(), "epoch,step,a,b,c\n")}) {
+    for (const char* torn : {"", "0,6", "0,6,7,,"}) {
+      write(whole + torn);
+      CsvLogger logger({.flush_every = 1});
+      logger.start(run_);
+      EXPECT_EQ(content(), whole + torn) << "what a checkpoint says comes later";
+      logger.load_state_dict(state);
+      EXPECT_EQ(content(), kept);
+      log_one(logger, "d", 6, 6);
+      logger.flush();
+      const std::string now = content();
+      logger.finish(TrainerStatus::kFinished);
+      EXPECT_TRUE(now.starts_with("epoch,step,a,b,c,d\n")) << now;
+      EXPECT_TRUE(now.ends_with("\n0,6,,,,6\n")) << now;
+      EXPECT_EQ(std::count(now.begin(), now.end(), '\n'), std::count(kept, kept + std::string(kept).size(), '\n') + 1);
+    }
+  }
+}
+
+TEST_F(CsvLoggerTest, RowsThatACheckpointDidNotCountAreKept) {
+  State state;
+  {
+    CsvLogger logger;
+    logger.start(run_);
+    for (int64_t step = 0; step < 3; ++step) log_one(logger, "a", 0.5, step);
+    state = logger.state_dict();
+  }
+  const std::string of_another = "epoch,step,a\n0,1,1\n0,2,1\n0,3,1\n0,4,1\n";
+  const std::string shorter = "epoch,step,a\n0,0,0.5\n0,1,0.5\n";
+  const size_t before = warnings_.size();
+  for (const std::string& text : {of_another, shorter}) {
+    write(text);
+    CsvLogger logger;
+    logger.start(run_);
+    logger.load_state_dict(state);
+    log_one(logger, "a", 2, 9);
+    logger.finish(TrainerStatus::kFinished);
+    EXPECT_EQ(content(), text + "0,9,2\n");
+  }
+  ASSERT_EQ(warnings_.size(), before + 1);
+  EXPECT_NE(warnings_.back().find("does not begin with the 3 rows that were logged before the checkpoint"),
+            std::string::npos);
+}
+
+TEST_F(CsvLoggerTest, RowsAreRemovedLaterWhereTheDiskTakesNothing) {
+  State state;
+  testing::FaultyFileSystem disk;
+  CsvLogger logger({.flush_every = 1});
+  logger.start(run_);
+  log_one(logger, "a", 1, 1);
+  state = logger.state_dict();
+  log_one(logger, "a", 2, 2);
+  logger.finish(TrainerStatus::kFinished);
+  logger.start(run_);
+  disk.fail_after_bytes(0);
+  logger.load_state_dict(state);
+  EXPECT_EQ(content(), "epoch,step,a\n0,1,1\n0,2,2\n");
+  disk.heal();
+  log_one(logger, "a", 3, 2);
+  logger.finish(TrainerStatus::kFinished);
+  EXPECT_EQ(content(), "epoch,step,a\n0,1,1\n0,2,3\n");
+}
+
 TEST_F(CsvLoggerTest, AFileTakenAwayIsBegunAnew) {
   CsvLogger logger;
   logger.start(run_);
