@@ -22,7 +22,11 @@ namespace {
 // Field numbers of the messages in tensorflow/core/util/event.proto and tensorflow/core/framework/{summary,tensor,
 // tensor_shape,types,histogram}.proto.
 struct EventField {
-  static constexpr protozero::pbf_tag_type kWallTime = 1, kStep = 2, kFileVersion = 3, kGraph = 4, kSummary = 5;
+  static constexpr protozero::pbf_tag_type kWallTime = 1, kStep = 2, kFileVersion = 3, kGraph = 4, kSummary = 5,
+                                           kSessionLog = 7;
+};
+struct SessionLogField {
+  static constexpr protozero::pbf_tag_type kStatus = 1;
 };
 struct SummaryField {
   static constexpr protozero::pbf_tag_type kValue = 1;
@@ -50,6 +54,7 @@ struct TensorField {
 struct ShapeField {
   static constexpr protozero::pbf_tag_type kDimension = 2, kDimensionSize = 1;
 };
+constexpr int32_t kSessionStart = 1;
 constexpr int32_t kFloatType = 1;
 constexpr int32_t kStringType = 7;
 constexpr int32_t kTensorDataClass = 2;
@@ -199,6 +204,19 @@ void EventFileWriter::add_hyperparameters(std::string_view tag, std::string_view
     add_plugin(value, "hparams", content);
   }
   append_event(0, summary_);
+}
+
+void EventFileWriter::add_restart(int64_t step) {
+  event_.clear();
+  protozero::pbf_writer event(event_);
+  event.add_double(EventField::kWallTime, wall_time());
+  event.add_int64(EventField::kStep, step);
+  {
+    protozero::pbf_writer session(event, EventField::kSessionLog);
+    session.add_enum(SessionLogField::kStatus, kSessionStart);
+  }
+  append_record(pending_, event_);
+  ++pending_events_;
 }
 
 void EventFileWriter::add_graph(std::string_view graph_def) {

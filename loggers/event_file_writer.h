@@ -40,6 +40,8 @@ class EventFileWriter {
   /// Adds an event of the hparams plug-in. `content`: an HParamsPluginData message.
   void add_hyperparameters(std::string_view tag, std::string_view content);
 
+  /// Says that what an earlier file has of this step and later ones is logged again: readers leave it out.
+  void add_restart(int64_t step);
   /// Adds the graph of a model. `graph_def`: a serialised GraphDef.
   void add_graph(std::string_view graph_def);
 

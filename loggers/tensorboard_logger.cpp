@@ -5,6 +5,7 @@
 #include <levin/loggers/hyperparameter_summary.h>
 #include <levin/loggers/logger_place.h>
 
+#include <algorithm>
 #include <cstddef>
 
 namespace levin {
@@ -35,6 +36,7 @@ void TensorBoardLogger::start(const RunInfo& run) {
   close();
   guard_.reset();
   writer_.emplace(run.directory);
+  last_step_ = -1;
   last_write_ = std::chrono::steady_clock::now();
 }
 
@@ -47,6 +49,7 @@ EventFileWriter* TensorBoardLogger::writer() {
 }
 
 void TensorBoardLogger::log_metrics(std::span<const MetricValue> values, int64_t step, int64_t epoch) {
+  last_step_ = std::max(last_step_, step);
   EventFileWriter* out = writer();
   if (out == nullptr) return;
   out->add_scalars(values, epoch, step);
@@ -106,6 +109,21 @@ void TensorBoardLogger::finish(TrainerStatus status) {
   if (writer_ && has_hyperparameters_)
     writer_->add_hyperparameters(tensorboard::kSessionEndTag, tensorboard::session_end(status));
   close();
+}
+
+State TensorBoardLogger::state_dict() const {
+  if (!writer_) return {};
+  State state = State::map();
+  state["last_step"] = last_step_;
+  return state;
+}
+
+void TensorBoardLogger::load_state_dict(const State& state) {
+  EventFileWriter* out = writer();
+  if (out == nullptr || state.is_null()) return;  // what begins anew logs the same steps
+  last_step_ = state.at("last_step").as_int();
+  // Hyper-parameters have step 0.
+  out->add_restart(std::max<int64_t>(last_step_, 0) + 1);
 }
 
 void TensorBoardLogger::close() {

@@ -28,8 +28,8 @@ struct TensorBoardLoggerOptions {
 
 /// Writes TensorBoard's event files into the run's folder, or into one of its own: metrics (with the epoch) as scalars,
 /// hyper-parameters as a text table and for the HPARAMS page, texts, histograms, images and, with `log_graph`, the
-/// model's graph.
-class TensorBoardLogger final : public Logger {
+/// model's graph. A fit that goes on from a checkpoint in the same folder tells readers which steps it logs again.
+class TensorBoardLogger final : public Logger, public Stateful {
  public:
   using Options = TensorBoardLoggerOptions;
 
@@ -50,6 +50,8 @@ class TensorBoardLogger final : public Logger {
   void log_graph(const std::string& graph_def) override;
   void flush() override;
   void finish(TrainerStatus status) override;
+  State state_dict() const override;
+  void load_state_dict(const State& state) override;
 
  private:
   /// The writer when it takes events: not before start, and not while a fault has filled the memory meant for them.
@@ -62,6 +64,7 @@ class TensorBoardLogger final : public Logger {
   std::optional<EventFileWriter> writer_;
   bool has_hyperparameters_ = false;
   int64_t lost_events_ = 0;
+  int64_t last_step_ = -1;  ///< of the metrics, the greatest
   std::chrono::steady_clock::time_point last_write_;
 };
 

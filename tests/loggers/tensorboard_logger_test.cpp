@@ -113,6 +113,34 @@ TEST_F(TensorBoardLoggerTest, TensorBoardReadsEverythingBack) {
   EXPECT_EQ(found["status"], 1);
 }
 
+/// What came after the checkpoint has other values here, as where the learning rate was changed.
+TEST_F(TensorBoardLoggerTest, StepsThatAreLoggedAgainReplaceThoseOfAKilledRun) {
+  const std::string interpreter = testing::torch_python();
+  if (testing::run_program({interpreter, "-c", "import tensorboard"}).status != 0)
+    GTEST_SKIP() << interpreter << " has no tensorboard package";
+  TensorBoardLogger logger;
+  EXPECT_TRUE(logger.state_dict().is_null()) << "not started";
+  logger.start(run_);
+  logger.log_hyperparameters(Config::parse("{lr: 1}", {}));
+  log_one(logger, "loss", 1, 2);
+  log_one(logger, "loss", 2, 4);
+  const State state = logger.state_dict();
+  for (int64_t step = 6; step < 20; step += 2) log_one(logger, "loss", 9, step);
+  logger.finish(TrainerStatus::kFailed);
+  logger.start(run_);
+  logger.log_hyperparameters(Config::parse("{lr: 2}", {}));
+  logger.load_state_dict(state);
+  log_one(logger, "loss", 3, 6);
+  log_one(logger, "loss", 4, 8);
+  logger.finish(TrainerStatus::kFinished);
+  const auto read =
+      testing::run_program({interpreter, testing::source_path("tests/loggers/read_events.py"), run_.directory});
+  ASSERT_EQ(read.status, 0) << read.err;
+  const auto found = nlohmann::json::parse(read.out);
+  EXPECT_EQ(found["scalars"]["loss"].dump(), R"([[2,"1.0"],[4,"2.0"],[6,"3.0"],[8,"4.0"]])");
+  EXPECT_EQ(found["hparams"].size(), 1U);
+}
+
 TEST_F(TensorBoardLoggerTest, EventsArriveInOrderAcrossFits) {
   TensorBoardLogger logger;
   for (int64_t fit = 0; fit < 2; ++fit) {
