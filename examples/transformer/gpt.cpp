@@ -72,7 +72,12 @@ torch::Tensor EmbeddingImpl::forward(const torch::Tensor& text) {
   return dropout(tokens(text) + positions.slice(0, 0, length));
 }
 
-BlockImpl::BlockImpl(const GptOptions& options) : heads_(options.heads), attention_dropout_(options.dropout) {
+levin::TensorPlan EmbeddingImpl::tensor_plan() const {
+  return {{.pattern = "tokens", .cut = levin::TensorCut::kVocabulary}};
+}
+
+BlockImpl::BlockImpl(const GptOptions& options)
+    : heads_(options.heads), head_width_(options.width / options.heads), attention_dropout_(options.dropout) {
   const int64_t width = options.width;
   attention_norm = register_module("attention_norm", make_norm(width));
   queries_keys_values = register_module("queries_keys_values", make_linear(width, 3 * width, kInitialStd));
@@ -88,10 +93,17 @@ torch::Tensor BlockImpl::forward(const torch::Tensor& x) {
   return y + dropout(mlp_out(torch::gelu(mlp_in(mlp_norm(y)), "tanh")));
 }
 
+levin::TensorPlan BlockImpl::tensor_plan() const {
+  using Cut = levin::TensorCut;
+  return {{.pattern = "queries_keys_values", .cut = Cut::kColumn, .parts = 3, .heads = heads_},
+          {.pattern = "attention_out", .cut = Cut::kRow, .heads = heads_},
+          {.pattern = "mlp_in", .cut = Cut::kColumn},
+          {.pattern = "mlp_out", .cut = Cut::kRow}};
+}
+
 torch::Tensor BlockImpl::attention(const torch::Tensor& x) {
-  const int64_t width = x.size(2);
-  // Three times [N, heads, T, width / heads].
-  const auto parts = queries_keys_values(x).unflatten(2, {3, heads_, width / heads_}).permute({2, 0, 3, 1, 4}).unbind();
+  // Three times [N, heads, T, width / heads]; -1: the heads that this rank has.
+  const auto parts = queries_keys_values(x).unflatten(2, {3, -1, head_width_}).permute({2, 0, 3, 1, 4}).unbind();
   const torch::Tensor heads = at::scaled_dot_product_attention(
       parts[0], parts[1], parts[2], /*attn_mask=*/{}, is_training() ? attention_dropout_ : 0.0, /*is_causal=*/true);
   return attention_out(heads.transpose(1, 2).flatten(2));
@@ -104,6 +116,10 @@ HeadImpl::HeadImpl(const GptOptions& options, const torch::Tensor& tied) {
 }
 
 torch::Tensor HeadImpl::forward(const torch::Tensor& x) { return torch::linear(norm(x), weight); }
+
+levin::TensorPlan HeadImpl::tensor_plan() const {
+  return {{.pattern = "weight", .cut = levin::TensorCut::kVocabulary}};
+}
 
 Gpt::Gpt(const Options& options) : options_(options) {
   if (options.width % options.heads != 0)
@@ -130,7 +146,7 @@ levin::StepOutput Gpt::training_step(const levin::Batch& batch, int64_t /*batch_
 levin::StepOutput Gpt::validation_step(const levin::Batch& batch, int64_t /*batch_idx*/) {
   const torch::Tensor logits = net_(batch["input"]);
   log("val_loss", loss_of(logits, batch["target"]));
-  log("val_perplexity", perplexity_.update(logits, batch["target"]), {.prog_bar = true});
+  log("val_perplexity", perplexity_.update(levin::full_logits(logits), batch["target"]), {.prog_bar = true});
   return {};
 }
 
@@ -142,7 +158,7 @@ levin::Batch Gpt::predict_step(const levin::Batch& batch, int64_t /*batch_idx*/)
 
 torch::Tensor Gpt::next_token(const torch::Tensor& text) {
   const int64_t begin = std::max<int64_t>(text.size(1) - options_.context, 0);
-  const torch::Tensor logits = net_(text.slice(1, begin)).select(1, -1);
+  const torch::Tensor logits = levin::full_logits(net_(text.slice(1, begin)).select(1, -1));
   if (options_.temperature == 0) return logits.argmax(1, /*keepdim=*/true);
   return torch::multinomial(torch::softmax(logits / options_.temperature, 1, torch::kFloat), 1);
 }

@@ -25,9 +25,10 @@ struct GptOptions {
 };
 
 /// Tokens int64 [N, T], T at most `context`, become [N, T, width]: what they are, and where.
-struct EmbeddingImpl : torch::nn::Module {
+struct EmbeddingImpl : torch::nn::Module, levin::HasTensorPlan {
   explicit EmbeddingImpl(const GptOptions& options);
   torch::Tensor forward(const torch::Tensor& tokens);
+  levin::TensorPlan tensor_plan() const override;
 
   torch::nn::Embedding tokens{nullptr};
   torch::Tensor positions;  ///< [context, width]
@@ -36,9 +37,10 @@ struct EmbeddingImpl : torch::nn::Module {
 LEVIN_UNIT(Embedding);
 
 /// Causal self-attention and two linear layers, each added to its input after a norm: [N, T, width] stays so.
-struct BlockImpl : torch::nn::Module {
+struct BlockImpl : torch::nn::Module, levin::HasTensorPlan {
   explicit BlockImpl(const GptOptions& options);
   torch::Tensor forward(const torch::Tensor& x);
+  levin::TensorPlan tensor_plan() const override;
 
   torch::nn::LayerNorm attention_norm{nullptr};
   torch::nn::Linear queries_keys_values{nullptr};
@@ -52,15 +54,17 @@ struct BlockImpl : torch::nn::Module {
   torch::Tensor attention(const torch::Tensor& x);
 
   int64_t heads_;
+  int64_t head_width_;
   double attention_dropout_;
 };
 LEVIN_UNIT(Block);
 
 /// [N, T, width] becomes logits [N, T, vocabulary].
-struct HeadImpl : torch::nn::Module {
+struct HeadImpl : torch::nn::Module, levin::HasTensorPlan {
   /// `tied`: the weight [vocabulary, width] of another layer, to be shared; undefined for one of its own.
   HeadImpl(const GptOptions& options, const torch::Tensor& tied);
   torch::Tensor forward(const torch::Tensor& x);
+  levin::TensorPlan tensor_plan() const override;
 
   torch::nn::LayerNorm norm{nullptr};
   torch::Tensor weight;
