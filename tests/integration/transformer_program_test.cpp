@@ -89,6 +89,16 @@ TEST_F(TransformerProgram, EveryStrategyComesToTheSameLoss) {
   }
 }
 
+TEST_F(TransformerProgram, StagesWhoseLayersAreDividedComeToTheSameLoss) {
+  const ProgramResult one = run("fit");
+  ASSERT_EQ(one.status, 0) << one.err;
+  const ProgramResult four = run(
+      "fit", {"--trainer.strategy={pipeline: 2, tensor: 2, start_method: thread}", "--trainer.devices=4"}, "runs-mesh");
+  ASSERT_EQ(four.status, 0) << four.out << four.err;
+  for (const char* name : {"train_loss", "val_loss", "val_perplexity"})
+    EXPECT_NEAR(value_of(name, four.out), value_of(name, one.out), 1e-3 * value_of(name, one.out)) << name;
+}
+
 TEST_F(TransformerProgram, RecomputedBlocksGiveTheSameWeightsToTheBit) {
   const std::vector<std::string> dropout = {"--model.dropout=0.1", "--model.tie_weights=false"};
   ASSERT_EQ(run("fit", dropout, "plain").status, 0);
