@@ -129,7 +129,7 @@ std::string ModelCheckpoint::state_key() const {
 }
 
 std::string ModelCheckpoint::best_model_path() const {
-  if (options_.monitor.empty()) return record_.newest_path;
+  if (options_.monitor.empty()) return last_model_path();
   const auto* best = record_.top.best();
   return best == nullptr ? "" : best->path;
 }
@@ -162,6 +162,7 @@ void ModelCheckpoint::setup(Trainer& trainer, Module&, Stage stage) {
   paths_.set_run(trainer.run_directory());
   record_ = {.top = TopCheckpoints(mode_, options_.save_top_k)};
   before_newest_.reset();
+  of_signal_.clear();
 }
 
 void ModelCheckpoint::on_train_batch_end(Trainer& trainer, Module&, const StepOutput&, const Batch&,
@@ -304,8 +305,7 @@ void ModelCheckpoint::write_last(Trainer& trainer, bool is_due) {
     next.last_step = trainer.global_step();
   }
   write(trainer, std::move(next), path, true);
-  // In what was saved the newest is that of an undisturbed run.
-  record_.newest_path = path;
+  if (!is_due) of_signal_ = path;
 }
 
 void ModelCheckpoint::on_exception(Trainer& trainer, Module&, const std::exception_ptr&) {
@@ -411,7 +411,10 @@ State ModelCheckpoint::state_dict() const {
   const auto optional = [](std::optional<double> value) { return value ? State(*value) : State(); };
   state["monitor"] = options_.monitor;
   paths_.save(state);
-  state["best_model_path"] = saved(best_model_path());
+  const auto* best = record_.top.best();
+  state["best_model_path"] = saved(options_.monitor.empty() ? record_.newest_path
+                                   : best == nullptr        ? std::string()
+                                                            : best->path);
   state["best_model_score"] = optional(best_model_score());
   state["best_k_models"] = record_.top.to_state(saved);
   state["kth_best_model_path"] = saved(kth_best_model_path());

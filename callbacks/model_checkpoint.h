@@ -62,7 +62,7 @@ class ModelCheckpoint final : public Checkpointer {
   std::string state_key() const override;
   std::string best_model_path() const override;
   std::optional<double> best_model_score() const override;
-  std::string last_model_path() const override { return record_.newest_path; }
+  std::string last_model_path() const override { return of_signal_.empty() ? record_.newest_path : of_signal_; }
   /// Path of the kept checkpoint that would be removed next; empty while there is room for more.
   std::string kth_best_model_path() const { return record_.top.next_superseded(); }
   std::optional<double> kth_value() const;
@@ -130,6 +130,7 @@ class ModelCheckpoint final : public Checkpointer {
   MonitorMoment moment_;
   RunPaths paths_;
   Record record_;
+  std::string of_signal_;  ///< `last` of the signal that ended training, of which a run that goes on knows nothing
   std::optional<Record> before_newest_;  ///< the record without a checkpoint that may still be being written
 };
 

@@ -106,6 +106,8 @@ Left train(const Change& change, const std::string& folder, std::optional<int64_
                                                   .save_last = true,
                                                   .filename = "training-{step}",
                                                   .dirpath = folder + "/training"});
+  // A signal leaves a `last` of it beside what it keeps.
+  const auto rarely = make<ModelCheckpoint>({.monitor = "score", .every_n_epochs = 2, .dirpath = folder + "/rarely"});
   const auto stops = make<EarlyStopping>({.monitor = "score", .patience = 1});
   int64_t batches = 0;
   const auto count = [&](const Trainer& trainer) {
@@ -121,6 +123,7 @@ Left train(const Change& change, const std::string& folder, std::optional<int64_
       best,
       by_steps,
       newest,
+      rarely,
       by_training,
       make<LambdaCallback>(LambdaCallbackOptions{
           .on_train_batch_start = [&](Trainer& trainer, Module&, const Batch&, int64_t) { count(trainer); },
@@ -133,13 +136,14 @@ Left train(const Change& change, const std::string& folder, std::optional<int64_
   Trainer trainer(options);
   trainer.fit(make<Scripted>({}), testing::tiny_loader(24 * ranks, 4), testing::tiny_loader(8 * ranks, 4), ckpt);
   Left left{.steps = trainer.global_step(), .said = log.text()};
-  for (const auto& callback : {best, by_steps, newest, by_training}) {
+  for (const auto& callback : {best, by_steps, newest, rarely, by_training}) {
     left.callbacks.push_back(fmt::format("{} {} {}", fs::path(callback->best_model_path()).filename().string(),
                                          callback->best_model_score().value_or(-1),
                                          fs::path(callback->last_model_path()).filename().string()));
     const fs::path path = fs::path(callback->last_model_path()).parent_path();
     for (const auto& entry : fs::directory_iterator(path))
-      left.checkpoints[path.filename() / entry.path().filename()] = contents(entry.path());
+      if (callback != rarely || entry.path().filename() != "last")
+        left.checkpoints[path.filename() / entry.path().filename()] = contents(entry.path());
   }
   left.callbacks.push_back(fmt::format("{} {}", stops->wait_count(), stops->best_score().value_or(-1)));
   return left;
