@@ -44,6 +44,8 @@ TEST_P(TorchScriptExport, HasTheResultsOfTheModuleInBothModesWithAnyNumberOfRows
 
   auto script = torch::jit::load(path);
   EXPECT_FALSE(script.is_training());
+  // Its module takes kernels of Levin's own, the program operators of LibTorch: equal to rounding.
+  const bool has_own_kernels = GetParam() == "llama";
   const torch::NoGradGuard no_gradients;
   for (const bool training : {false, true}) {
     model.module->train(training);
@@ -58,7 +60,8 @@ TEST_P(TorchScriptExport, HasTheResultsOfTheModuleInBothModesWithAnyNumberOfRows
       const auto results = results_of(script, batch, report.inputs);
       ASSERT_EQ(results.size(), expected.items().size());
       for (size_t i = 0; i < results.size(); ++i)
-        EXPECT_TRUE(at::equal(results[i], expected.items()[i].second))
+        EXPECT_TRUE(has_own_kernels ? at::allclose(results[i], expected.items()[i].second, 1e-5, 1e-5)
+                                    : at::equal(results[i], expected.items()[i].second))
             << rows << " rows, training " << training << ", " << expected.items()[i].first;
     }
   }
