@@ -140,6 +140,7 @@ Left train(const Change& change, const std::string& folder, std::optional<int64_
     left.callbacks.push_back(fmt::format("{} {} {}", fs::path(callback->best_model_path()).filename().string(),
                                          callback->best_model_score().value_or(-1),
                                          fs::path(callback->last_model_path()).filename().string()));
+    if (callback->last_model_path().empty()) continue;
     const fs::path path = fs::path(callback->last_model_path()).parent_path();
     for (const auto& entry : fs::directory_iterator(path))
       if (callback != rarely || entry.path().filename() != "last")
