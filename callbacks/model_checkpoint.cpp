@@ -411,10 +411,7 @@ State ModelCheckpoint::state_dict() const {
   const auto optional = [](std::optional<double> value) { return value ? State(*value) : State(); };
   state["monitor"] = options_.monitor;
   paths_.save(state);
-  const auto* best = record_.top.best();
-  state["best_model_path"] = saved(options_.monitor.empty() ? record_.newest_path
-                                   : best == nullptr        ? std::string()
-                                                            : best->path);
+  state["best_model_path"] = saved(options_.monitor.empty() ? record_.newest_path : best_model_path());
   state["best_model_score"] = optional(best_model_score());
   state["best_k_models"] = record_.top.to_state(saved);
   state["kth_best_model_path"] = saved(kth_best_model_path());

@@ -40,8 +40,8 @@ class Collector {
 
   /// Batch that the following log calls belong to. `step_default`: values whose options do not say are logged on the
   /// step, for this rank alone, rather than on the epoch, for all ranks. `loaders`: number of loaders that the loop
-  /// reads. `training_batches`: those begun in all epochs so far; `evaluation_batches`: those of this loader, with or
-  /// without examples of this rank.
+  /// reads. `training_batches`: those begun so far, as FitProgress::moment counts them; `evaluation_batches`: those of
+  /// this loader, with or without examples of this rank.
   struct Moment {
     int64_t batch_size = 1;
     int64_t dataloader_idx = 0;
@@ -126,7 +126,7 @@ class Collector {
   /// Returns the metrics that were logged in this epoch.
   std::vector<Metric*> logged_metrics() const;
 
-  /// Returns the training batch of the last log of a value on the step; nothing where this epoch has none. Does not
+  /// Returns training_batches at the last log of a value on the step; nothing where this epoch has none. Does not
   /// wait.
   std::optional<int64_t> batch_of_step_value(std::string_view name) const;
   /// Returns whether reading a value would wait for a device.

@@ -23,7 +23,7 @@ enum class Over { kStep, kEpoch };
 
 /// When a value was made. The members before decide first.
 struct LogTime {
-  int64_t training_batches = 0;  ///< begun in all epochs
+  int64_t training_batches = 0;  ///< begun in all epochs, see FitProgress::moment
   int64_t dataloader_idx = 0;
   int64_t evaluation_batches = 0;  ///< begun of this loader
   friend auto operator<=>(const LogTime&, const LogTime&) = default;

@@ -569,7 +569,7 @@ TEST_P(RankConformance, ARankThatIsWaitedForTooLongEndsTheCall) {
     std::string expected = fmt::format("timed out|did not complete within {}000 ms", time.count());
     if (GetParam().is_on_cpu()) {
       // Where ranks wait for each other in a row, the first whose time is over may not be the one next to rank 1.
-      // So do tensor groups side by side: ranks of the other one wait for rank 0.
+      // With two tensor groups, the ranks of the second wait for rank 0, which waits for rank 1.
       const bool in_a_row =
           (GetParam().is_pipeline() || GetParam().is_tensor() || is_parameter_server()) && GetParam().ranks > 2;
       expected = in_a_row ? "timed out.*rank|rank.*timed out" : "timed out.*rank 1|rank 1.*timed out";

@@ -109,7 +109,7 @@ std::tuple<at::Tensor, at::Tensor> normalize_backward(const at::Tensor& given_sl
   });
   at::Tensor weight_slope;
   if (wants_weight) weight_slope = (sums == 1 ? partial.select(0, 0) : partial.sum(0)).to(weight->scalar_type());
-  // An operator gives tensors: what nobody wants is empty.
+  // An operator returns defined tensors: a gradient that was not asked for is an empty one.
   const auto or_empty = [&](at::Tensor& tensor) {
     return tensor.defined() ? std::move(tensor) : at::empty({0}, factors.options());
   };
