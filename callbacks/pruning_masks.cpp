@@ -6,6 +6,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -134,6 +135,7 @@ void PruningMasks::apply() {
   }
   // A product: on CPUs masked_fill takes many times as long.
   at::_foreach_mul_(values, kept);
+  at::_foreach_add_(values, 0);  // a negative value's zero is negative, and its average need not be: one zero for all
 }
 
 void PruningMasks::apply_to_gradients() {
@@ -151,7 +153,7 @@ void PruningMasks::apply_to_gradients() {
 }
 
 at::Tensor PruningMasks::masked(const Parameter& parameter, const at::Tensor& tensor) {
-  return tensor.detach() * parameter.kept.to(tensor.device());
+  return tensor.detach() * parameter.kept.to(tensor.device()) + 0;
 }
 
 std::vector<int64_t> PruningMasks::count() const {
