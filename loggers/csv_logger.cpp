@@ -173,7 +173,7 @@ void CsvLogger::read_existing() {
 }
 
 State CsvLogger::state_dict() const {
-  if (directory_.empty()) return {};
+  if (directory_.empty() || logged_.count == 0) return {};
   State state = State::map();
   state["rows"] = logged_.count;
   state["digest"] = fmt::format("{:016x}", logged_.digest);

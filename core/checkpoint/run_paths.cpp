@@ -54,6 +54,11 @@ void RunPaths::save_run(State& tree, const std::string& checkpoint, const std::s
   if (!run.empty()) tree[kRunFolder] = way(checkpoint, run);
 }
 
+bool RunPaths::is_of_run(const State& tree, const std::string& checkpoint, const std::string& run) {
+  const std::string folder = text_at(tree, kRunFolder);
+  return !folder.empty() && way(run, joined(checkpoint, folder)) == ".";
+}
+
 void RunPaths::note_checkpoint(const std::string& checkpoint, const State& tree) {
   const std::string run = text_at(tree, kRunFolder);
   checkpoint_ = checkpoint;

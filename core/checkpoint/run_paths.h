@@ -19,6 +19,9 @@ class RunPaths {
 
   /// Writes to a checkpoint's tree where the run's folder lies from the checkpoint.
   static void save_run(State& tree, const std::string& checkpoint, const std::string& run);
+  /// Whether the checkpoint, whose tree that is, was saved by a run in this folder, or in one that was moved here with
+  /// it.
+  static bool is_of_run(const State& tree, const std::string& checkpoint, const std::string& run);
   /// Notes the checkpoint whose state is loaded next; `tree` has what save_run wrote.
   void note_checkpoint(const std::string& checkpoint, const State& tree);
   /// Reads what `save` wrote.

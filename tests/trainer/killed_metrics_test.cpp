@@ -183,6 +183,33 @@ TEST(KilledMetrics, RowsOfAnotherRunAreKept) {
   EXPECT_THAT(log.text(), HasSubstr("all of its rows are kept"));
 }
 
+TEST(KilledMetrics, RowsOfAnotherRunAreKeptByOneThatHasLoggedNone) {
+  std::string early;
+  const auto train_quietly = [&early](const std::string& folder, const std::string& ckpt) {
+    TrainerOptions options = testing::quiet(2);
+    options.run_dir = folder;
+    options.enable_checkpointing = true;
+    options.log_every_n_steps = 50;  // one row an epoch
+    options.logger = {make<CsvLogger>({.flush_every = 1}), std::make_shared<RowWatcher>([&early, folder] {
+                        if (!early.empty() || !FileSystem::current().exists(folder + "/checkpoints/last")) return;
+                        early = fresh_folder("killed") + "/run";
+                        std::filesystem::copy(folder, early, std::filesystem::copy_options::recursive);
+                      })};
+    options.callbacks = {make<ModelCheckpoint>({.save_last = true, .every_n_train_steps = 2})};
+    Trainer(options).fit(make<KilledModule>({.dropout = 0.3}), testing::tiny_loader(), DataLoaders(), ckpt);
+  };
+  const std::string own = fresh_folder("killed_own") + "/run";
+  train_quietly(own, "");
+  ASSERT_FALSE(FileSystem::current().exists(early + "/metrics.csv"));
+  const std::string other = fresh_folder("killed_other") + "/run";
+  train_quietly(other, "");
+  const std::string before = rows_in(other);
+  train_quietly(other, early + "/checkpoints/last");
+  EXPECT_THAT(rows_in(other), ::testing::StartsWith(before));
+  train_quietly(early, "auto");
+  EXPECT_EQ(rows_in(early), rows_in(own));
+}
+
 /// A fit without a checkpoint to go on from, and one that goes on in a folder of its own.
 TEST(KilledMetrics, AFitThatGoesOnFromNothingContinuesTheFile) {
   const KilledSetup setup{.name = "again", .saving = {.save_last = true}, .log_every = 1};
