@@ -25,7 +25,7 @@ void PauseTraining::on_train_epoch_end(Trainer& trainer, Module&) {
 
 void PauseTraining::check(Trainer& trainer) {
   if (completed_epochs_ < options_.after_epochs || trainer.stop_requested()) return;
-  trainer.request_stop(fmt::format("pause_training: {} epochs are done", completed_epochs_));
+  trainer.request_pause(fmt::format("pause_training: {} epochs are done", completed_epochs_));
 }
 
 State PauseTraining::state_dict() const {

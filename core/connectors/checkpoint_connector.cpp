@@ -211,7 +211,9 @@ State CheckpointConnector::dump() {
   state_.progress.elapsed = stop_.elapsed_seconds();
   State loops = state_.progress.state_dict();
   loops["seed"] = static_cast<int64_t>(data_.seed());
-  loops["stop_request"] = stop_.waiting_request();
+  const StopController::Saved stop = stop_.saved();
+  loops["stop_request"] = stop.waiting;
+  loops["end"] = stop.end;
   loops["stop_reasons_met"] = stop_.has_met_reasons();
   tree["loops"] = std::move(loops);
   if (DataModule* data = data_.data_module())
@@ -762,7 +764,7 @@ void CheckpointConnector::restore_lightning_optimization() {
   stop_.continue_clock();
 }
 
-void CheckpointConnector::restore_optimization() {
+void CheckpointConnector::restore_optimization(bool stays_ended) {
   if (is_foreign()) {
     restore_lightning_optimization();
     return log_loaded(tree_);
@@ -773,12 +775,18 @@ void CheckpointConnector::restore_optimization() {
   restore_strategy(saved_strategy_state());
   stop_.continue_clock();
   const State& loops = tree_.at("loops");
-  stop_.restore_requests(loops.at("stop_request").as_string(), loops.at("stop_reasons_met").as_bool());
+  StopController::Saved stop{.waiting = loops.at("stop_request").as_string()};
+  const State* const end = loops.find("end");  // earlier versions saved none
+  if (stays_ended && end != nullptr) stop.end = end->as_string();
+  stop_.restore_requests(stop, loops.at("stop_reasons_met").as_bool());
   restore_metrics();
   if (const State* loggers = tree_.find("loggers")) restore_loggers(*loggers);  // earlier versions saved none
   if (const State* row = tree_.find("row")) logger_.load_row(*row);
   logger_.load_callback_metrics(tree_.at("latest_metrics"));
   log_loaded(tree_);
+  if (!stop.end.empty())
+    log::rank_zero_info(
+        fmt::format("the run had ended here by itself ({}): it trains no further; hint: ckpt: last does", stop.end));
 }
 
 void CheckpointConnector::restart_loggers() {
@@ -790,9 +798,14 @@ void CheckpointConnector::restart_loggers() {
 /// Those that write are rank 0's.
 void CheckpointConnector::restore_loggers(const State& saved) {
   if (!strategy_.is_global_zero()) return;
-  for (const auto& [name, logger] : stateful_loggers(options_.loggers))
-    if (const State* state = saved.find(name))
-      call_user(state_, "load_state_dict", *logger, [&] { logger->load_state_dict(*state); });
+  // One without a state had logged nothing; what is there in another run's folder is that run's.
+  const bool is_own = RunPaths::is_of_run(tree_, tree_.at("path").as_string(), logger_.run_directory());
+  for (const auto& [name, logger] : stateful_loggers(options_.loggers)) {
+    const State* const state = saved.find(name);
+    if (state == nullptr && !is_own) continue;
+    call_user(state_, "load_state_dict", *logger,
+              [&] { logger->load_state_dict(state != nullptr ? *state : State()); });
+  }
 }
 
 void CheckpointConnector::restore_gradients_and_generators() {

@@ -84,7 +84,7 @@ class CheckpointConnector {
   /// Restores, before configure_optimizers, the module (its hook, its weights), the data module and the callbacks.
   void restore_module(bool weights_only);
   /// Restores, after on_fit_start, optimizers, schedulers, precision, loops and metrics.
-  void restore_optimization();
+  void restore_optimization(bool stays_ended);
   /// Tells the loggers that a run that would have gone on from its last checkpoint begins, since it has none.
   void restart_loggers();
   /// Restores, last of all, gradients of a window under way and the random generators.

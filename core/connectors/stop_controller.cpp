@@ -21,6 +21,8 @@ using Clock = std::chrono::steady_clock;
 constexpr std::string_view kSignalReason = "\x01signal ";
 /// Likewise; what follows is the rank.
 constexpr std::string_view kEndReason = "\x01end ";
+/// Likewise; what follows is the reason.
+constexpr std::string_view kPauseReason = "\x01pause ";
 constexpr const char* kTimeReason = "max_time is over";
 
 }  // namespace
@@ -64,6 +66,8 @@ void StopController::request(const std::string& reason) {
     pending_.request(reason);
 }
 
+void StopController::request_pause(const std::string& reason) { request(std::string(kPauseReason) + reason); }
+
 bool StopController::take_pending() {
   if (pending_is_taken_ || !pending_.is_requested()) return false;
   pending_is_taken_ = true;
@@ -87,19 +91,27 @@ void StopController::set_reason(const Callback& who, const std::string& reason) 
   if (!reason.empty()) reasons_.emplace_back(&who, reason);
 }
 
-std::string StopController::waiting_request() const {
+bool StopController::is_for_now(const std::string& reason) {
+  return reason.starts_with(kPauseReason) || reason == kTimeReason || reason == kTokenReason;
+}
+
+StopController::Saved StopController::saved() const {
   std::string request = agreed_ ? reason_ : wish_;
   if (strategy_.world_size() > 1)
     for (const std::string& of_rank : strategy_.collective().gather_bytes(request))
       if (request.empty()) request = of_rank;
-  return has_met_reasons() ? "" : request;
+  if (!has_met_reasons()) return {.waiting = request};
+  if (is_for_now(request)) request.clear();
+  if (request.empty() && !reasons_.empty()) request = reasons_.front().second;
+  return {.end = request};
 }
 
-void StopController::restore_requests(const std::string& waiting_request, bool has_met_reasons) {
+void StopController::restore_requests(const Saved& saved, bool has_met_reasons) {
   forgets_reasons_ = has_met_reasons;
-  if (waiting_request.empty()) return;
+  const std::string& request = saved.end.empty() ? saved.waiting : saved.end;
+  if (request.empty()) return;
   agreed_ = true;
-  reason_ = waiting_request;
+  reason_ = request;
 }
 
 TrainerStatus StopController::status(bool is_fit) const {
@@ -238,7 +250,10 @@ std::string StopController::end_reason(bool has_batches) const {
   if (options_.max_steps && state_.progress.global_step >= *options_.max_steps)
     return fmt::format("max_steps {} is reached", *options_.max_steps);
   if (limits_reached() || is_out_of_time()) return kTimeReason;
-  if (ends_on_request()) return "training was asked to stop: " + (agreed_ ? reason_ : reasons_.front().second);
+  if (ends_on_request()) {
+    const std::string& reason = agreed_ ? reason_ : reasons_.front().second;
+    return "training was asked to stop: " + reason.substr(reason.starts_with(kPauseReason) ? kPauseReason.size() : 0);
+  }
   if (!has_batches) return "limit_train_batches is 0";
   return fmt::format("max_epochs {} is reached", options_.max_epochs.value_or(0));
 }

@@ -50,6 +50,8 @@ class StopController {
   /// Asks for the end of training after the batch under way, no sooner than min_epochs and min_steps allow; while no
   /// call is under way, of the next fit. On any rank, and in the process whose forks are the ranks. Thread-safe.
   void request(const std::string& reason);
+  /// The same for a run that is to go on later.
+  void request_pause(const std::string& reason);
   /// Sets the token whose stop request every fit takes for one of its own.
   void set_token(std::stop_token token) { token_ = std::move(token); }
   /// Requests the stop that the token asks for, or has asked for already, as long as what is returned lives. `is_fit`:
@@ -80,13 +82,17 @@ class StopController {
     return agreed_ || !wish_.empty() || (!reasons_.empty() && minimum_reached()) ||
            (is_idle && pending_.is_requested());
   }
-  /// What was requested and has not ended training yet, since min_epochs and min_steps do not allow it or a signal came
-  /// first; for a checkpoint; empty: nothing. A collective where there are several ranks.
-  std::string waiting_request() const;
+  /// What a checkpoint keeps of the requests; empty: nothing.
+  struct Saved {
+    std::string waiting;  ///< min_epochs and min_steps do not allow it yet, or a signal came first
+    std::string end;      ///< it ends the run here, and is no pause
+  };
+  /// A collective where there are several ranks.
+  Saved saved() const;
   /// Whether min_epochs and min_steps allow what was asked for, and no signal ended training first. A checkpoint saved
   /// here is one of a run that ends: the run that goes on from it starts without these requests and reasons.
   bool has_met_reasons() const { return minimum_reached() && !interrupted_; }
-  void restore_requests(const std::string& waiting_request, bool has_met_reasons);
+  void restore_requests(const Saved& saved, bool has_met_reasons);
   /// Notes that a signal has come that ends training here.
   void interrupt() { interrupted_ = true; }
   bool is_interrupted() const { return interrupted_; }
@@ -143,6 +149,8 @@ class StopController {
   /// Whether what the ranks agreed on is that max_time is over.
   bool is_out_of_time() const;
   bool wants_to_stop() const { return agreed_ || !reasons_.empty(); }
+  /// Whether a run that goes on from a checkpoint of this moment finds out by itself when it ends, or is to go on.
+  static bool is_for_now(const std::string& reason);
   void act_on(const std::string& reason);
   /// Acts on a request made elsewhere; returns whether there is a new one.
   bool take_pending();

@@ -268,7 +268,7 @@ void RankRun::begin_fit() {
   parts_.logger.train_metrics().begin({.training_batches = state.progress.moment()});
   if (state.resumed) {
     const Activity activity(parts_.tracer, "restore_optimization");
-    checkpoints.restore_optimization();
+    checkpoints.restore_optimization(/*stays_ended=*/request_.ckpt == "auto");
   } else if (request_.ckpt == "auto") {
     checkpoints.restart_loggers();
   }

@@ -356,6 +356,7 @@ std::string Trainer::memory_summary() const {
 // ---- Control
 
 void Trainer::request_stop(const std::string& reason) { components_->stop.request(reason); }
+void Trainer::request_pause(const std::string& reason) { components_->stop.request_pause(reason); }
 void Trainer::set_stop_token(std::stop_token token) { components_->stop.set_token(std::move(token)); }
 void Trainer::set_stop_reason(const Callback& who, const std::string& reason) {
   components_->stop.set_reason(who, reason);

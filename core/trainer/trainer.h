@@ -236,8 +236,11 @@ class Trainer {
   // ---- Control.
 
   /// Ends training after the present batch, no sooner than min_epochs and min_steps allow; while nothing runs, the next
-  /// fit. It is not taken back. Thread-safe.
+  /// fit. It is not taken back. The run has ended then: `ckpt` "auto" trains no further from its last checkpoint, as
+  /// "last" does. Thread-safe.
   void request_stop(const std::string& reason);
+  /// Ends training in the same way, for now: "auto" goes on later, as after a signal. Thread-safe.
+  void request_pause(const std::string& reason);
   /// Ends every fit as request_stop does once the token's source asks for it, be it before the fit or from any thread
   /// during it; the status is kInterrupted then. While nothing runs. An empty token: none any more.
   void set_stop_token(std::stop_token token);
