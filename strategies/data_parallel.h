@@ -32,6 +32,7 @@ class DataParallel : public Strategy {
   std::string name() const override { return "dp"; }
   StrategyCapabilities capabilities() const override;
   Ranks& ranks() override { return rank_; }
+  int64_t data_parallel_size(int64_t, int64_t) const override { return 1; }
   void setup_environment(const StrategySetup& setup) override;
   void setup_module(Module& module) override;
   StepOutput forward_backward(const Batch& batch, StepPhases& phases, const AccumulationWindow& window) override;

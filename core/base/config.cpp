@@ -173,6 +173,12 @@ const Config* Config::find(std::string_view key) const {
   return found == index_.end() ? nullptr : &entries_[found->second].value;
 }
 
+const Config* Config::find_path(std::string_view path) const {
+  const size_t dot = path.find('.');
+  const Config* const node = find(path.substr(0, dot));
+  return node == nullptr || dot == std::string_view::npos ? node : node->find_path(path.substr(dot + 1));
+}
+
 Config* Config::find(std::string_view key) { return const_cast<Config*>(std::as_const(*this).find(key)); }
 
 Config& Config::operator[](std::string_view key) {

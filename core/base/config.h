@@ -70,6 +70,8 @@ class Config {
   /// Returns the value of a key of this mapping, or nullptr.
   const Config* find(std::string_view key) const;
   Config* find(std::string_view key);
+  /// Returns the value at a dotted path through mappings, or nullptr.
+  const Config* find_path(std::string_view path) const;
   /// Returns the value of a key; adds a null one where there is none, and turns a null node into a mapping.
   Config& operator[](std::string_view key);
   void set(std::string_view key, Config value, Origin key_origin = {});

@@ -4,6 +4,7 @@
 #include <levin/core/base/error.h>
 #include <levin/core/base/log.h>
 #include <levin/core/base/seed.h>
+#include <levin/core/base/setting_variables.h>
 #include <levin/core/base/signals.h>
 #include <levin/core/base/standard_output.h>
 #include <levin/core/base/utf8.h>
@@ -281,17 +282,6 @@ Settings settings_of(const CliArguments& arguments) {
   return settings;
 }
 
-/// The value at a dotted path; nullptr where there is none.
-const Config* find_path(const Config& config, std::string_view path) {
-  const Config* node = &config;
-  while (node != nullptr && !path.empty()) {
-    const size_t end = std::min(path.find('.'), path.size());
-    node = node->is_mapping() ? node->find(path.substr(0, end)) : nullptr;
-    path.remove_prefix(std::min(end + 1, path.size()));
-  }
-  return node;
-}
-
 int report(const std::string& message, int status) {
   std::fprintf(stderr, "error: %s\n", printable_text(message).c_str());
   return status;
@@ -369,19 +359,19 @@ Config Cli::configure(const std::vector<std::string>& files, const Settings& set
   Config merged = merge_sources(files, all, names, defaults);
   for (const auto& link : links_) {
     const Config resolved = resolve_config(merged, names);
-    const Config* value = find_path(resolved, link.source);
+    const Config* value = resolved.find_path(link.source);
     if (value == nullptr)
       throw ConfigError(
           fmt::format("cli.link: there is no option '{}' for '{}' to follow; hint: --print_config lists all",
                       link.source, link.target));
     const Config computed = link.compute ? link.compute(*value) : *value;
-    const Config* const given = find_path(merged, link.target);
+    const Config* const given = merged.find_path(link.target);
     const std::string place = given == nullptr ? "" : given->origin().prefix();
     const bool is_given = given != nullptr;
     merged.set_path(link.target, Config::parse(computed.to_flow(), {.source = "as " + link.source}, true));
     // The configuration that a run has written has the same.
     if (is_given &&
-        find_path(resolved, link.target)->to_flow() != find_path(resolve_config(merged, names), link.target)->to_flow())
+        resolved.find_path(link.target)->to_flow() != resolve_config(merged, names).find_path(link.target)->to_flow())
       throw ConfigError(fmt::format("{}{} follows {}; hint: leave it out", place, link.target, link.source));
   }
   return resolve_config(merged, names);

@@ -114,6 +114,8 @@ class Strategy : public Configurable, public Stateful {
     int64_t size = 1;
   };
   virtual DataParallelRank data_parallel_rank();
+  /// The size of that on so many devices of so many hosts, for what is decided before there are ranks.
+  virtual int64_t data_parallel_size(int64_t devices_of_host, int64_t hosts) const { return devices_of_host * hosts; }
 
   Launcher& launcher() { return ranks().launcher(); }
   ClusterEnvironment& environment() { return ranks().environment(); }

@@ -92,21 +92,7 @@ void resolve_devices_and_strategy(const TrainerOptions& options, ResolvedOptions
   const Config& devices = options.devices.config();
   resolved.devices_are_given =
       !options.gpus.config().is_null() || !(devices.is_null() || (devices.is_scalar() && devices.text() == "auto"));
-  const int64_t ranks = count_ranks(std::ssize(resolved.devices), options.num_nodes);
-  Spec<Strategy> strategy = options.strategy;
-  if (strategy.object() == nullptr) refuse_misspelt_mesh(strategy.config());
-  if (strategy.object() == nullptr && is_mesh(strategy.config()))
-    strategy = Spec<Strategy>(strategy_of_mesh(strategy.config(), ranks));
-  if (strategy.empty() || strategy.name("trainer.strategy", "strategy") == "auto") {
-    if (strategy.config().is_mapping() && strategy.config().find("memory") != nullptr)
-      throw ConfigError(
-          "trainer.strategy is auto with a memory limit, which the trainer cannot choose for: it has no module yet; "
-          "hint: options = choose_strategy(options, module, data) before the trainer is made, as the command line "
-          "does");
-    strategy = Spec<Strategy>(ranks > 1 ? "ddp" : "single_device");
-  }
-  if (strategy.object() == nullptr) strategy = Spec<Strategy>(present_strategy(strategy.config()));
-  resolved.strategy = strategy.resolve(registries().strategies, "trainer.strategy");
+  resolved.strategy = make_strategy(options, count_ranks(std::ssize(resolved.devices), options.num_nodes));
   const StrategyCapabilities can = resolved.strategy->capabilities();
   if (!resolved.devices_are_given && !can.several_devices)
     resolved.devices.erase(resolved.devices.begin() + 1, resolved.devices.end());
@@ -215,6 +201,23 @@ void resolve_profiler(const TrainerOptions& options, ResolvedOptions& resolved) 
 }
 
 }  // namespace
+
+std::shared_ptr<Strategy> make_strategy(const TrainerOptions& options, int64_t ranks) {
+  Spec<Strategy> strategy = options.strategy;
+  if (strategy.object() == nullptr) refuse_misspelt_mesh(strategy.config());
+  if (strategy.object() == nullptr && is_mesh(strategy.config()))
+    strategy = Spec<Strategy>(strategy_of_mesh(strategy.config(), ranks));
+  if (strategy.empty() || strategy.name("trainer.strategy", "strategy") == "auto") {
+    if (strategy.config().is_mapping() && strategy.config().find("memory") != nullptr)
+      throw ConfigError(
+          "trainer.strategy is auto with a memory limit, which the trainer cannot choose for: it has no module yet; "
+          "hint: options = choose_strategy(options, module, data) before the trainer is made, as the command line "
+          "does");
+    strategy = Spec<Strategy>(ranks > 1 ? "ddp" : "single_device");
+  }
+  if (strategy.object() == nullptr) strategy = Spec<Strategy>(present_strategy(strategy.config()));
+  return strategy.resolve(registries().strategies, "trainer.strategy");
+}
 
 ResolvedOptions resolve(const TrainerOptions& options) {
   schema_of<TrainerOptions>().validate(options, "trainer");

@@ -47,6 +47,9 @@ struct ResolvedOptions {
   FolderChoice run_folder = {};
 };
 
+/// Makes the strategy that the options name, or the default one, for so many ranks. Throws ConfigError.
+std::shared_ptr<Strategy> make_strategy(const TrainerOptions& options, int64_t ranks);
+
 /// Checks all options and all conflicts between them, before any rank starts. Throws ConfigError naming both settings.
 ResolvedOptions resolve(const TrainerOptions& options);
 

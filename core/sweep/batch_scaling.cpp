@@ -1,63 +1,91 @@
 #include <levin/core/sweep/batch_scaling.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/interfaces/strategy.h>
+#include <levin/core/options/options.h>
+#include <levin/core/options/resolved_options.h>
 
 #include <fmt/format.h>
 
 #include <cmath>
-#include <string_view>
+#include <string>
 
 namespace levin::sweep {
 namespace {
 
-const Config* find_path(const Config& config, std::string_view path) {
-  const Config* node = &config;
-  while (node != nullptr && node->is_mapping()) {
-    const size_t dot = path.find('.');
-    node = node->find(path.substr(0, dot));
-    if (dot == std::string_view::npos) return node;
-    path.remove_prefix(dot + 1);
-  }
-  return nullptr;
+/// Batches of a rank in a step of the optimizer. `option`: the one that needs to know.
+int64_t accumulated_batches(const Config& resolved, const std::string& option) {
+  const Config* accumulated = resolved.find_path("trainer.accumulate_grad_batches");
+  if (accumulated == nullptr || !accumulated->is_scalar())
+    throw ConfigError(option + ": trainer.accumulate_grad_batches must be one number");
+  const auto trainer = parse_options<TrainerOptions>(*resolved.find("trainer"), "trainer");
+  for (const auto& callback : trainer.callbacks)
+    if (callback.name("trainer.callbacks", "callback") == "gradient_accumulation_scheduler")
+      throw ConfigError(option +
+                        ": the callback gradient_accumulation_scheduler changes the batches in a step; valid: "
+                        "trainer.accumulate_grad_batches, one number");
+  return ConfigCodec<int64_t>::parse(*accumulated, "trainer.accumulate_grad_batches");
 }
 
-int64_t ranks_of(const RunDevices& devices) { return devices.count * devices.hosts; }
+/// How many ranks have batches of their own.
+int64_t data_parallel_size(const Config& resolved, const RunDevices& devices, const std::string& option) {
+  const auto trainer = parse_options<TrainerOptions>(*resolved.find("trainer"), "trainer");
+  const Config chosen = trainer.strategy.config();
+  if (chosen.is_mapping() && chosen.find("memory") != nullptr)
+    throw ConfigError(option +
+                      ": trainer.strategy is chosen when a run starts, and how many ranks have batches of "
+                      "their own is not known before; valid: a strategy by name, or a mesh");
+  const auto strategy = make_strategy(trainer, devices.count * devices.hosts);
+  return strategy->capabilities().several_devices ? strategy->data_parallel_size(devices.count, devices.hosts) : 1;
+}
+
+/// The option of the data module for a batch of all ranks, where it has one that is set.
+const Config* global_batch(const Config& resolved) {
+  const Config* given = resolved.find_path("data.global_batch_size");
+  return given == nullptr || given->is_null() ? nullptr : given;
+}
 
 }  // namespace
 
 Settings batch_size_of(const SweepOptions& options, const Config& resolved, const RunDevices& devices) {
   if (!options.global_batch_size) return {};
-  const int64_t ranks = ranks_of(devices);
-  if (*options.global_batch_size % ranks != 0)
-    throw ConfigError(
-        fmt::format("sweep.global_batch_size must be a multiple of the number of devices; got {} for {} "
-                    "devices",
-                    *options.global_batch_size, ranks));
-  if (find_path(resolved, "data.batch_size") == nullptr)
+  if (resolved.find_path("data.batch_size") == nullptr)
     throw ConfigError("sweep.global_batch_size sets data.batch_size, which the program's data module does not have");
-  return {{"data.batch_size", ConfigCodec<int64_t>::dump(*options.global_batch_size / ranks)}};
+  if (const Config* given = global_batch(resolved))
+    throw ConfigError(
+        fmt::format("sweep.global_batch_size sets data.batch_size, for which data.global_batch_size "
+                    "stands; got {} and {}; valid: one of the two",
+                    *options.global_batch_size, given->text()));
+  const std::string option = "sweep.global_batch_size";
+  const int64_t ranks = data_parallel_size(resolved, devices, option);
+  const int64_t accumulated = accumulated_batches(resolved, option);
+  if (*options.global_batch_size % (ranks * accumulated) != 0)
+    throw ConfigError(
+        fmt::format("{} must be a multiple of the batches in a step of the optimizer; got {} for {} "
+                    "ranks with batches of their own x {} accumulated",
+                    option, *options.global_batch_size, ranks, accumulated));
+  return {{"data.batch_size", ConfigCodec<int64_t>::dump(*options.global_batch_size / (ranks * accumulated))}};
 }
 
 Settings learning_rate_of(const SweepOptions& options, const Config& resolved, const RunDevices& devices) {
   if (!options.learning_rate_scaling) return {};
   const auto& [option, reference, rule] = *options.learning_rate_scaling;
-  const Config* rate = find_path(resolved, option);
-  const Config* batch_size = find_path(resolved, "data.batch_size");
+  const Config* rate = resolved.find_path(option);
   if (rate == nullptr || !rate->is_scalar())
     throw ConfigError(
         fmt::format("sweep.learning_rate_scaling.option: there is no option '{}'; hint: the dotted name "
                     "of the learning rate, such as model.lr",
                     option));
+  const Config* of_all = global_batch(resolved);
+  const Config* batch_size = of_all != nullptr ? of_all : resolved.find_path("data.batch_size");
   if (batch_size == nullptr)
     throw ConfigError(
         "sweep.learning_rate_scaling needs data.batch_size, which the program's data module does not have");
-  const Config* accumulated = find_path(resolved, "trainer.accumulate_grad_batches");
-  if (accumulated == nullptr || !accumulated->is_scalar())
-    throw ConfigError("sweep.learning_rate_scaling: trainer.accumulate_grad_batches must be one number");
+  const std::string for_option = "sweep.learning_rate_scaling";
+  const int64_t batches = accumulated_batches(resolved, for_option) *
+                          (of_all != nullptr ? 1 : data_parallel_size(resolved, devices, for_option));
   const double global =
-      static_cast<double>(ranks_of(devices)) *
-      static_cast<double>(ConfigCodec<int64_t>::parse(*batch_size, "data.batch_size")) *
-      static_cast<double>(ConfigCodec<int64_t>::parse(*accumulated, "trainer.accumulate_grad_batches"));
+      static_cast<double>(batches) * static_cast<double>(ConfigCodec<int64_t>::parse(*batch_size, "data.batch_size"));
   const double ratio = global / static_cast<double>(reference);
   const double scaled = ConfigCodec<double>::parse(*rate, option) * (rule == "sqrt" ? std::sqrt(ratio) : ratio);
   return {{option, Config::scalar(fmt::format("{:.6g}", scaled), false, rate->origin())}};

@@ -18,6 +18,7 @@ class Ddp2 : public Ddp {
 
   std::string name() const override { return "ddp2"; }
   StrategyCapabilities capabilities() const override;
+  int64_t data_parallel_size(int64_t, int64_t hosts) const override { return hosts; }
   void prepare(const StrategySetup& setup) override;
   void setup_environment(const StrategySetup& setup) override;
   void setup_module(Module& module) override;

@@ -250,6 +250,10 @@ Strategy::DataParallelRank Pipeline::data_parallel_rank() {
           .size = mesh.size(DeviceMesh::kReplicate) * mesh.size(DeviceMesh::kShard)};
 }
 
+int64_t Pipeline::data_parallel_size(int64_t devices_of_host, int64_t hosts) const {
+  return devices_of_host * hosts == 1 ? 1 : options_.data_parallel;
+}
+
 int64_t Pipeline::chunks_per_rank() const {
   if (stages() == 1) return 1;  // there is nothing to interleave
   if (options_.chunks_per_rank > 0) return options_.chunks_per_rank;

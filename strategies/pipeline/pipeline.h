@@ -79,6 +79,7 @@ class Pipeline : public RankedStrategy, public DividedModel {
   DividedModel& divided_model() override { return *this; }
   void setup_environment(const StrategySetup& setup) override;
   DataParallelRank data_parallel_rank() override;
+  int64_t data_parallel_size(int64_t devices_of_host, int64_t hosts) const override;
   void set_sample(std::function<Batch()> sample) override { sample_ = std::move(sample); }
   void setup_module(Module& module) override;
   bool loads_weights_before_setup() const override { return rank_group().world_size() == 1; }

@@ -146,6 +146,10 @@ Strategy::DataParallelRank Sharded::data_parallel_rank() {
           .size = batch_group_ == nullptr ? 1 : batch_group_->world_size()};
 }
 
+int64_t Sharded::data_parallel_size(int64_t devices_of_host, int64_t hosts) const {
+  return std::max<int64_t>(1, devices_of_host * hosts / options_.tensor_group);
+}
+
 bool Sharded::owns_outputs() const { return tensor_group_ == nullptr || tensor_group_->rank() == 0; }
 
 std::shared_ptr<void> Sharded::tensor_scope() const {

@@ -84,6 +84,11 @@ Strategy::DataParallelRank TensorParallel::data_parallel_rank() {
           .size = mesh.size(DeviceMesh::kReplicate)};
 }
 
+int64_t TensorParallel::data_parallel_size(int64_t devices_of_host, int64_t hosts) const {
+  const int64_t all = devices_of_host * hosts;
+  return options_.tensor_group == "all" ? 1 : std::max<int64_t>(1, all / std::stoll(options_.tensor_group));
+}
+
 void TensorParallel::setup_module(Module& module) {
   Ddp::setup_module(module);
   if (!is_divided()) return;

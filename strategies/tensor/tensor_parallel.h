@@ -42,6 +42,7 @@ class TensorParallel : public Ddp, public DividedModel {
   DividedModel& divided_model() override { return *this; }
   void setup_environment(const StrategySetup& setup) override;
   DataParallelRank data_parallel_rank() override;
+  int64_t data_parallel_size(int64_t devices_of_host, int64_t hosts) const override;
   void setup_module(Module& module) override;
   State module_state(Module& module) override;
   bool divides_state() const override { return is_divided(); }
