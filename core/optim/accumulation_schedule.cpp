@@ -1,5 +1,9 @@
 #include <levin/core/optim/accumulation_schedule.h>
 
+#include <levin/core/base/error.h>
+
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
 #include <limits>
@@ -73,8 +77,9 @@ AccumulationSchedule ConfigCodec<AccumulationSchedule>::parse(const Config& node
   std::map<int64_t, int64_t> batches;
   for (const auto& entry : node.entries()) {
     const Config key = Config::scalar(entry.key, false, entry.value.origin());
-    batches[ConfigCodec<int64_t>::parse(key, path + " (an epoch)")] =
-        ConfigCodec<int64_t>::parse(entry.value, path + "." + entry.key);
+    const auto epoch = ConfigCodec<int64_t>::parse(key, path + " (an epoch)");
+    if (!batches.emplace(epoch, ConfigCodec<int64_t>::parse(entry.value, path + "." + entry.key)).second)
+      throw ConfigError(fmt::format("{}{} has epoch {} twice", entry.value.origin().prefix(), path, epoch));
   }
   return AccumulationSchedule(std::move(batches));
 }
