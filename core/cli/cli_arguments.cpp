@@ -70,7 +70,7 @@ Config parse_value(const std::string& text, const Origin& origin) {
     return Config::scalar(text, /*quoted=*/!is_meant_as_yaml, origin);
   }
   if (value.is_sequence() || value.is_mapping()) return value;
-  const bool is_yaml = value.is_null() ? text.empty() || is_null_word(trimmed)
+  const bool is_yaml = value.is_null() ? is_null_word(trimmed)
                        : value.quoted()
                            ? is_quotation(trimmed)
                            : value.text() == text || (value.text() == trimmed && is_number_or_boolean(trimmed));

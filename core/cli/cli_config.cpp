@@ -1,6 +1,7 @@
 #include <levin/core/cli/cli_config.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/setting_variables.h>
 #include <levin/core/base/yaml_reader.h>
 #include <levin/core/cli/data_command.h>
 #include <levin/core/cli/export_command.h>
@@ -26,12 +27,6 @@
 #include <algorithm>
 
 namespace levin {
-
-const std::vector<std::string>& top_level_keys() {
-  static const std::vector<std::string> keys = {"seed",    "model", "data", "adapters", "optimizer", "scheduler",
-                                                "trainer", "ckpt",  "plan", "sweep",    "export",    "inspect"};
-  return keys;
-}
 
 namespace {
 
@@ -65,10 +60,15 @@ std::string section_of(const std::string& option, const ConfigNames& names) {
 /// Returns the option of the trainer or a command that is nearest to a misspelt one, with its section, or "".
 std::string nearest_option(const std::string& option, const ConfigNames& names) {
   std::vector<std::string> options = schema_of<TrainerOptions>().names();
+  std::vector<std::string> sections(options.size(), "trainer");
   for (const auto& section : names.sections)
-    for (const FieldDoc& field : section.fields) options.push_back(field.name);
+    for (const FieldDoc& field : section.fields) {
+      options.push_back(field.name);
+      sections.push_back(section.name);
+    }
   const std::string nearest = nearest_name(option, options);
-  return nearest.empty() ? "" : section_of(nearest, names) + "." + nearest;
+  const auto found = std::find(options.begin(), options.end(), nearest);
+  return nearest.empty() ? "" : sections[static_cast<size_t>(found - options.begin())] + "." + nearest;
 }
 
 void check_top_level(const Config& source, const ConfigNames& names) {

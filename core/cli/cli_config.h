@@ -18,9 +18,6 @@ namespace levin {
 Config merge_sources(const std::vector<std::string>& files, const std::vector<CliArguments::Setting>& settings,
                      const ConfigNames& names, const std::string& defaults = "");
 
-/// Returns the keys of the top level that every program has.
-const std::vector<std::string>& top_level_keys();
-
 /// Returns the whole configuration with every default: seed, model, data, trainer, ckpt, and plan, sweep, export,
 /// inspect and the sections of the program's own commands where they were given. `model` and `data` are `{name: ...,
 /// option: ...}`, or left out where the program has none. Checks names, keys, types and ranges without making any

@@ -15,6 +15,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -379,6 +381,45 @@ TEST_F(CliConfigTest, AnOptionThatIsTextTakesTheTextAsItIs) {
     unsetenv("LEVIN_MODEL__TEXT");
     EXPECT_EQ(texts_of(resolve_config(merge_sources({file("model: texts")}, variables, names()), names())).text, text);
   }
+}
+
+TEST_F(CliConfigTest, VariablesOfTheTopLevelAreOptionsToo) {
+  modules.add<Texts>("texts");
+  setenv("LEVIN_SEED", "7", 1);
+  setenv("LEVIN_MODEL", "texts", 1);
+  setenv("LEVIN_CKPT", "last", 1);
+  setenv("LEVIN_TRAINER", "{max_epochs: 3}", 1);
+  setenv("LEVIN_JOB_SECRET", "no option", 1);
+  const auto variables = environment_settings();
+  for (const char* name : {"LEVIN_SEED", "LEVIN_MODEL", "LEVIN_CKPT", "LEVIN_TRAINER", "LEVIN_JOB_SECRET"})
+    unsetenv(name);
+  const Config config =
+      resolve_config(merge_sources({file("seed: 1\ntrainer: {min_epochs: 2}\n")}, variables, names()), names());
+  EXPECT_EQ(config.find("seed")->text(), "7");
+  EXPECT_EQ(config.find_path("model.name")->text(), "texts");
+  EXPECT_EQ(config.find("ckpt")->text(), "last");
+  EXPECT_EQ(config.find_path("trainer.max_epochs")->text(), "3");
+  EXPECT_EQ(config.find_path("trainer.min_epochs")->text(), "2");
+}
+
+/// No value, an empty one, is the empty text; `null` is a word.
+TEST_F(CliConfigTest, AnEmptyValueIsNoNull) {
+  modules.add<Texts>("texts");
+  for (const char* option : {"--trainer.max_epochs", "--trainer.callbacks", "--trainer.gradient_clip_val",
+                             "--trainer.devices", "--trainer.max_time", "--seed", "--trainer.logger"}) {
+    SCOPED_TRACE(option);
+    EXPECT_NE(error_of({}, {"--model=texts", option, ""}), "no error");
+    std::string name = std::string(option).substr(2);
+    for (size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.')) name.replace(dot, 1, "__");
+    std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::toupper(c); });
+    setenv(("LEVIN_" + name).c_str(), "", 1);
+    const auto variables = environment_settings();
+    unsetenv(("LEVIN_" + name).c_str());
+    EXPECT_THROW(resolve_config(merge_sources({file("model: texts")}, variables, names()), names()), ConfigError);
+  }
+  const Config texts = resolve({}, {"--model=texts", "--model.text", "", "--model.maybe", ""});
+  EXPECT_EQ(texts_of(texts).text, "");
+  EXPECT_EQ(texts_of(texts).maybe, "");
 }
 
 TEST_F(CliConfigTest, NullAndQuotationsOfTexts) {
