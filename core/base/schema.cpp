@@ -9,6 +9,7 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 namespace levin {
 namespace {
@@ -20,6 +21,8 @@ std::string out_of_range_message(const Origin& origin, std::string_view path, st
 
 /// Whether the text of a list or mapping is known: it comes from a command line or a variable.
 bool has_text(const Config& node) { return node.is_scalar() || (!node.is_null() && !node.text().empty()); }
+
+thread_local bool takes_typed_form = false;
 
 /// Whole-text conversion; a leading '+' is allowed. std::errc() when it is a number of that type.
 template <class T>
@@ -87,7 +90,11 @@ void detail::rename_key(Config& node, const std::string& path, const std::string
   node.set(present, value);
 }
 
+TypedFormScope::TypedFormScope() : outer_(std::exchange(takes_typed_form, true)) {}
+TypedFormScope::~TypedFormScope() { takes_typed_form = outer_; }
+
 Config detail::keep_given(const Config& dumped, const Config& given) {
+  if (takes_typed_form) return dumped;
   // A text that looks like a list or a mapping: what is written again is the text.
   if (dumped.is_scalar() && !given.is_scalar() && has_text(given) && dumped.text() == given.text())
     return Config::scalar(dumped.text(), dumped.quoted(), given.origin());

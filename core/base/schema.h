@@ -204,6 +204,19 @@ struct ConfigCodec<std::map<std::string, T>> {
   }
 };
 
+/// While one lives, options that this thread resolves have the form in which their types write values, so that those
+/// that mean the same are equal: 0.1 for 1e-1.
+class TypedFormScope {
+ public:
+  TypedFormScope();
+  ~TypedFormScope();
+  TypedFormScope(const TypedFormScope&) = delete;
+  TypedFormScope& operator=(const TypedFormScope&) = delete;
+
+ private:
+  const bool outer_;
+};
+
 namespace detail {
 
 /// Type inside std::optional, or the type itself: range constraints compare it.
@@ -249,7 +262,8 @@ Config numbers_to_names(const Config& node, const ValueNames& names);
 /// given.
 void rename_key(Config& node, const std::string& path, const std::string& former, const std::string& present);
 
-/// Returns `dumped` in which the values that `given` has keep their written form and origin.
+/// Returns `dumped` in which the values that `given` has keep their written form and origin, outside of a
+/// TypedFormScope.
 Config keep_given(const Config& dumped, const Config& given);
 
 template <class T>

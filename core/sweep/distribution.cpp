@@ -30,8 +30,12 @@ std::array<T, 2> bounds_of(const Config& node, const std::string& path) {
   return bounds;
 }
 
-Config number(double value, const Origin& origin) {
-  return Config::scalar(fmt::format("{:.6g}", value), false, origin);
+/// Rounded to six digits, but not out of its bounds.
+Config number(double value, const std::array<double, 2>& bounds, const Origin& origin) {
+  const std::string text = fmt::format("{:.6g}", value);
+  const double rounded = std::strtod(text.c_str(), nullptr);
+  const double within = std::clamp(rounded, bounds[0], bounds[1]);
+  return Config::scalar(within == rounded ? text : fmt::format("{}", within), false, origin);
 }
 
 }  // namespace
@@ -48,13 +52,14 @@ Config draw(const Config& distribution, const std::string& path, uint64_t seed, 
   // 53 bits, in [0, 1).
   const double position = static_cast<double>(mix_seed(seed, sample, stream) >> 11) * 0x1p-53;
   if (kind == "uniform") {
-    const auto [low, high] = bounds_of<double>(values, place);
-    return number(low + position * (high - low), values.origin());
+    const auto bounds = bounds_of<double>(values, place);
+    return number(bounds[0] + position * (bounds[1] - bounds[0]), bounds, values.origin());
   }
   if (kind == "log_uniform") {
-    const auto [low, high] = bounds_of<double>(values, place);
-    if (low <= 0) throw_bad_bounds(values, place, "above 0");
-    return number(std::exp(std::log(low) + position * (std::log(high) - std::log(low))), values.origin());
+    const auto bounds = bounds_of<double>(values, place);
+    if (bounds[0] <= 0) throw_bad_bounds(values, place, "above 0");
+    const double low = std::log(bounds[0]);
+    return number(std::exp(low + position * (std::log(bounds[1]) - low)), bounds, values.origin());
   }
   if (kind == "int_uniform") {
     const auto [low, high] = bounds_of<int64_t>(values, place);

@@ -123,10 +123,11 @@ void check_once(const std::vector<Settings>& runs) {
 }
 
 /// Whether a run's option has the value, or one of the values in a list.
-bool matches(const Settings& run, const Setting& wanted) {
+bool matches(const Settings& run, const Setting& wanted, SettingValues& values_of_options) {
   const Setting* has = find_setting(run, wanted.option);
   if (has == nullptr) return false;
-  const auto is_same = [&](const Config& value) { return canonical_text(has->value) == canonical_text(value); };
+  const auto number = [&](const Config& value) { return values_of_options.number(run, {wanted.option, value}); };
+  const auto is_same = [&](const Config& value) { return number(has->value) == number(value); };
   if (!wanted.value.is_sequence()) return is_same(wanted.value);
   const auto& values = wanted.value.items();
   return std::any_of(values.begin(), values.end(), is_same);
@@ -158,9 +159,9 @@ std::vector<Condition> conditions_of(const SweepOptions& options, const std::vec
   return conditions;
 }
 
-void drop_conditional(Settings& run, const std::vector<Condition>& conditions) {
+void drop_conditional(Settings& run, const std::vector<Condition>& conditions, SettingValues& values) {
   for (const Condition& condition : conditions) {
-    const auto holds = [&](const Setting& wanted) { return matches(run, wanted); };
+    const auto holds = [&](const Setting& wanted) { return matches(run, wanted, values); };
     if (std::all_of(condition.wanted.begin(), condition.wanted.end(), holds)) continue;
     std::erase_if(run, [&](const Setting& setting) { return setting.option == condition.option; });
   }
@@ -177,16 +178,16 @@ std::vector<Settings> exclusions_of(const SweepOptions& options, const std::vect
   return exclusions;
 }
 
-bool is_excluded(const Settings& run, const std::vector<Settings>& exclusions) {
+bool is_excluded(const Settings& run, const std::vector<Settings>& exclusions, SettingValues& values) {
   return std::any_of(exclusions.begin(), exclusions.end(), [&](const Settings& exclusion) {
-    return !exclusion.empty() &&
-           std::all_of(exclusion.begin(), exclusion.end(), [&](const Setting& wanted) { return matches(run, wanted); });
+    return !exclusion.empty() && std::all_of(exclusion.begin(), exclusion.end(),
+                                             [&](const Setting& wanted) { return matches(run, wanted, values); });
   });
 }
 
 }  // namespace
 
-Plan make_plan(const SweepOptions& options, int64_t first_seed) {
+Plan make_plan(const SweepOptions& options, int64_t first_seed, SettingValues& values) {
   const std::vector<std::vector<Settings>> parts = {list_runs(options), grid_runs(options), random_runs(options)};
   std::vector<Settings> all = {{}};
   for (const auto& part : parts) all = combined(all, part);
@@ -201,9 +202,9 @@ Plan make_plan(const SweepOptions& options, int64_t first_seed) {
   std::vector<Settings> kept;
   std::set<std::string> seen;
   for (Settings& run : all) {
-    drop_conditional(run, conditions);
-    if (is_excluded(run, exclusions)) continue;
-    if (seen.insert(canonical_text(run)).second) kept.push_back(std::move(run));
+    drop_conditional(run, conditions, values);
+    if (is_excluded(run, exclusions, values)) continue;
+    if (seen.insert(values.key(run)).second) kept.push_back(std::move(run));
   }
   if (kept.empty())
     throw ConfigError(

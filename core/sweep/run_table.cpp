@@ -33,12 +33,6 @@ std::string option_text(const Run& run, const std::string& option) {
   return setting != nullptr ? value_text(setting->value) : "";
 }
 
-/// What runs that differ in nothing but the seed have in common.
-Settings without_seed(Settings settings) {
-  std::erase_if(settings, [](const Setting& setting) { return setting.option == "seed"; });
-  return settings;
-}
-
 std::string aligned(const std::vector<CsvRow>& rows, size_t left_columns) {
   std::vector<size_t> widths(rows.front().size());
   for (const CsvRow& row : rows)
@@ -67,9 +61,8 @@ std::string best_average(const RunTable& table) {
   for (const Run& run : table.runs) {
     const auto value = run.metric(table.monitor);
     if (run.status != RunStatus::kFinished || !value) continue;
-    Settings settings = without_seed(run.settings);
-    const auto [place, is_new] = places.try_emplace(canonical_text(settings), groups.size());
-    if (is_new) groups.push_back({.settings = std::move(settings)});
+    const auto [place, is_new] = places.try_emplace(run.combination, groups.size());
+    if (is_new) groups.push_back({.settings = without_seed(run.settings)});
     groups[place->second].sum += *value;
     ++groups[place->second].count;
   }
@@ -142,7 +135,7 @@ const Run* RunTable::best() const {
     const Run* found = nullptr;
     for (const Run& run : runs) {
       const auto value = run.metric(monitor);
-      if (run.status != status || !value || std::isnan(*value)) continue;
+      if (run.status != status || !value || !std::isfinite(*value)) continue;
       const auto former = found != nullptr ? found->metric(monitor) : std::nullopt;
       if (!former || (mode == MonitorMode::kMax ? *value > *former : *value < *former)) found = &run;
     }
@@ -155,11 +148,11 @@ std::string RunTable::why_no_best() const {
   if (best() != nullptr) return "";
   std::vector<std::string> names;
   int64_t with_value = 0;
-  int64_t with_nan = 0;
+  int64_t without_number = 0;
   for (const Run& run : runs) {
     if (const auto value = run.metric(monitor)) {
       ++with_value;
-      with_nan += std::isnan(*value) ? 1 : 0;
+      without_number += std::isfinite(*value) ? 0 : 1;
     }
     for (const auto& [name, value] : run.metrics)
       if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
@@ -167,11 +160,12 @@ std::string RunTable::why_no_best() const {
   if (names.empty()) return "";
   if (with_value == 0)
     return fmt::format("no run has a value of sweep.monitor, {}{}", monitor, valid_names_hint(monitor, names));
-  if (with_nan < with_value) return fmt::format("no run that finished has a number for sweep.monitor, {}", monitor);
+  if (without_number < with_value)
+    return fmt::format("no run that finished has a number for sweep.monitor, {}", monitor);
   return fmt::format(
-      "sweep.monitor, {}, is NaN in every run that has a value of it ({}); hint: smaller learning rates, "
-      "or the callback nan_monitor, which says where a NaN comes from",
-      monitor, counted(with_nan, "run"));
+      "sweep.monitor, {}, is NaN or infinite in every run that has a value of it ({}); hint: smaller learning "
+      "rates, or the callback nan_monitor, which says where a NaN comes from",
+      monitor, counted(without_number, "run"));
 }
 
 std::string RunTable::to_text(const std::string& folder) const {

@@ -1,14 +1,11 @@
 #include <levin/core/sweep/settings.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/schema.h>
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
-#include <cstdint>
-#include <system_error>
 #include <utility>
 
 namespace levin::sweep {
@@ -27,6 +24,11 @@ void set_setting(Settings& settings, const std::string& option, Config value) {
   settings.push_back({option, std::move(value)});
 }
 
+Settings without_seed(Settings settings) {
+  std::erase_if(settings, [](const Setting& setting) { return setting.option == "seed"; });
+  return settings;
+}
+
 std::string describe(const Settings& settings) {
   std::string text;
   for (const auto& [option, value] : settings) text += (text.empty() ? "" : ", ") + option + "=" + value_text(value);
@@ -35,26 +37,36 @@ std::string describe(const Settings& settings) {
 
 std::string value_text(const Config& value) { return value.is_scalar() ? value.text() : value.to_flow(); }
 
-std::string canonical_text(const Config& value) {
-  const std::string text = value_text(value);
-  if (!value.is_scalar() || value.quoted()) return text;
-  const auto parse = [&](auto& number) {
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    return error == std::errc() && end == text.data() + text.size();
+SettingValues::SettingValues(Resolve resolve) : resolve_(std::move(resolve)) {}
+
+size_t SettingValues::number(const Settings& run, const Setting& setting) {
+  // What is named, or what it is an option of, decides of which type it is.
+  const auto decides = [&](const std::string& option) {
+    return option != setting.option && (option.ends_with(".name") || option.find('.') == std::string::npos ||
+                                        setting.option.starts_with(option + "."));
   };
-  int64_t whole = 0;
-  if (parse(whole)) return std::to_string(whole);
-  double number = 0;
-  if (!parse(number)) return text;
-  const bool is_whole = std::abs(number) < 0x1p63 && number == std::trunc(number);
-  return is_whole ? std::to_string(static_cast<int64_t>(number)) : fmt::format("{}", number);
+  Settings settings;
+  for (const Setting& other : run)
+    if (decides(other.option)) settings.push_back(other);
+  settings.push_back(setting);
+  std::string written;
+  for (const auto& [option, value] : settings) written += option + '=' + value.to_flow() + '\n';
+  const auto [known, is_new] = by_text_.try_emplace(written);
+  if (!is_new) return known->second;
+  std::string meant = written;
+  try {
+    const TypedFormScope typed;
+    meant = resolve_(settings).to_flow();
+  } catch (const ConfigError&) {  // of a value that is refused, with its place, when the run is looked at
+  }
+  return known->second = by_meaning_.try_emplace(meant, by_meaning_.size()).first->second;
 }
 
-std::string canonical_text(const Settings& settings) {
+std::string SettingValues::key(const Settings& run) {
   std::vector<std::string> texts;
-  for (const auto& [option, value] : settings) texts.push_back(option + "=" + canonical_text(value) + '\0');
+  for (const Setting& setting : run) texts.push_back(fmt::format("{}={}", setting.option, number(run, setting)));
   std::sort(texts.begin(), texts.end());
-  return join(texts, "");
+  return join(texts, "\n");
 }
 
 }  // namespace levin::sweep

@@ -88,15 +88,14 @@ Sweep::~Sweep() = default;
 void Sweep::plan(const Config& base) {
   const Config& seed = *base.find("seed");
   const int64_t first_seed = seed.is_null() ? 0 : ConfigCodec<int64_t>::parse(seed, "seed");
-  const Plan plan = make_plan(options_, first_seed);
+  const Plan plan = make_plan(options_, first_seed, values_);
   table_.options = plan.options;
   table_.monitor = options_.monitor;
   table_.mode = options_.mode == "max" ? MonitorMode::kMax : MonitorMode::kMin;
 
-  // The same for all runs: metrics.csv is what the table is made of, and a run that was ended goes on from `last`.
+  // A run that was ended goes on from `last`, and metrics.csv is what the table is made of.
   Settings common;
   if (seed.is_null()) common.push_back({"seed", ConfigCodec<int64_t>::dump(first_seed)});
-  common.push_back({"trainer.logger.csv", Config::mapping()});
   for (const Settings& varied : plan.runs) {
     try {
       add_run(common, varied);
@@ -109,9 +108,12 @@ void Sweep::plan(const Config& base) {
 }
 
 void Sweep::add_run(const Settings& common, const Settings& varied) {
-  Run run{.number = static_cast<int64_t>(table_.runs.size()), .settings = varied};
+  Run run{.number = static_cast<int64_t>(table_.runs.size()),
+          .settings = varied,
+          .combination = values_.key(without_seed(varied))};
   Settings all = common;
   for (const auto& [option, value] : varied) set_setting(all, option, value);
+  all.push_back({"trainer.logger.csv", Config::mapping()});  // after what varies, which may be the loggers
   Config resolved = resolve_(all);
   if (!checkpoint_callbacks(resolved).empty())
     all.push_back({"trainer.callbacks.model_checkpoint.save_last", ConfigCodec<bool>::dump(true)});
@@ -251,6 +253,7 @@ void Sweep::run() {
     if (running_.empty()) break;
     if (ends.empty()) std::this_thread::sleep_for(kPollInterval);
   }
+  if (signal_ != 0) keep_next_run();
   warn_without_monitor();
 }
 
@@ -306,6 +309,12 @@ std::optional<int64_t> Sweep::next_run() {
       return table_.runs[next_fresh_++].number;
   }
   return running_.empty() ? promoted(/*nothing_left=*/true) : std::nullopt;
+}
+
+/// Lets the table of a sweep that ends early say what is still to run, also where no run was interrupted.
+void Sweep::keep_next_run() {
+  const auto waits = [](const Run& run) { return run.status == RunStatus::kWaiting; };
+  if (std::none_of(table_.runs.begin(), table_.runs.end(), waits) && next_run()) write_table();
 }
 
 RunCommand Sweep::command_of(const Run& run, MachineShare::Variables variables) const {

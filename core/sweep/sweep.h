@@ -12,7 +12,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -21,14 +20,12 @@
 
 namespace levin::sweep {
 
-/// The whole configuration of the program, with every default, under further settings. Throws ConfigError.
-using Resolve = std::function<Config(const Settings& settings)>;
-
 /// Trains a program's model with many configurations: plans the runs and checks the configuration of each, then starts
 /// them, follows them and keeps the table. What is finished stays finished when a sweep is started again.
 class Sweep {
  public:
-  /// `resolve({})` has the section `sweep`. Throws ConfigError for whatever is wrong with any of the runs.
+  /// `resolve`: of the program, with every default; `resolve({})` has the section `sweep`. Throws ConfigError for
+  /// whatever is wrong with any of the runs.
   explicit Sweep(Resolve resolve);
   ~Sweep();
 
@@ -59,6 +56,7 @@ class Sweep {
 
   bool start_next();
   std::optional<int64_t> next_run();
+  void keep_next_run();
   RunCommand command_of(const Run& run, MachineShare::Variables variables) const;
   void finish(const RunEnd& end);
   std::optional<double> value_at(const Run& run, size_t rung) const;
@@ -69,6 +67,7 @@ class Sweep {
   std::string run_folder(const Run& run) const { return folder_->path() + "/" + run.name(); }
 
   const Resolve resolve_;
+  SettingValues values_{resolve_};
   const std::string program_;
   SweepOptions options_;
   RunTable table_;

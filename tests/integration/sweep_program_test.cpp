@@ -195,7 +195,33 @@ TEST_F(SweepRuns, GoThroughTheCommandThatIsPutBeforeTheirs) {
   EXPECT_THAT(missing.err, HasSubstr("[sweep] cannot start no-such-program"));
 }
 
+TEST_F(SweepRuns, HaveTheTablesLoggerWhicheverLoggersVary) {
+  const ProgramResult result = sweep(
+      "loggers", {"--sweep.list=[{trainer.logger: [tensorboard]}, {trainer.logger: [csv]}]", "--trainer.max_epochs=1"});
+  ASSERT_EQ(result.status, 0) << result.err;
+  const auto rows = table("loggers");
+  EXPECT_FALSE(rows.at(0).at("val_loss").empty());
+  EXPECT_EQ(rows.at(0).at("val_loss"), rows.at(1).at("val_loss"));
+}
+
 using SweepEndings = SweepProgram;
+
+TEST_F(SweepEndings, KilledBeforeTheTableSaysThatARunHasEndedByItselfItStaysEnded) {
+  const std::vector<std::string> more = {"--sweep.grid={model.lr: [0.01]}", "--trainer.max_epochs=8",
+                                         "--trainer.callbacks.early_stopping={monitor: val_acc, mode: max, "
+                                         "patience: 1, min_delta: 0.9}"};
+  ASSERT_EQ(sweep("ended", more).status, 0);
+  const auto before = results("ended");
+  const std::string metrics = read_text(path("ended", "0000/metrics.csv"));
+  const std::string last = weights(path("ended", "0000"));
+  std::string csv = read_text(path("ended", "sweep.csv"));
+  csv.replace(csv.find("finished"), std::string("finished").size(), "running");
+  testing::write_text(path("ended", "sweep.csv"), csv);
+  ASSERT_EQ(sweep("ended", more).status, 0);
+  EXPECT_EQ(results("ended"), before);
+  EXPECT_EQ(read_text(path("ended", "0000/metrics.csv")), metrics);
+  EXPECT_EQ(weights(path("ended", "0000")), last);
+}
 
 TEST_F(SweepEndings, KilledAtRandomAndStartedAgainItGivesTheSameTableAndWeights) {
   const std::vector<std::string> more = {"--sweep.grid={model.lr: [0.01, 0.003, 0.001]}", "--sweep.parallel=2",
@@ -308,6 +334,44 @@ TEST_F(SweepHalving, EndsBadRunsEarlyAndThoseThatGoOnAreAsIfTheyHadNeverPaused) 
   }
   ASSERT_EQ(sweep("again", more).status, 0);
   EXPECT_EQ(results("again"), results("halving"));
+}
+
+/// `min_delta` is more than there can be: the second look ends a run.
+const std::string kEndsEarly =
+    "--trainer.callbacks.early_stopping={monitor: val_acc, mode: max, patience: 1, min_delta: 0.9}";
+
+TEST_F(SweepHalving, RunsThatHaveEndedByThemselvesGoOnAsTheyAre) {
+  const ProgramResult result =
+      sweep("ended", {"--sweep.grid={model.lr: [0.01, 0.0001]}", "--trainer.max_epochs=8",
+                      "--sweep.successive_halving={min_epochs: 3, reduction_factor: 2}", kEndsEarly});
+  ASSERT_EQ(result.status, 0) << result.err;
+  EXPECT_EQ(table("ended").at(0).at("status"), "finished");
+  EXPECT_EQ(table("ended").at(0).at("rung"), "2");
+  const ProgramResult fit =
+      testing::run_program(words("fit", {"--model.lr=0.01", "--trainer.max_epochs=8", kEndsEarly}), options_);
+  ASSERT_EQ(fit.status, 0) << fit.err;
+  EXPECT_EQ(weights(path("ended", "0000")), weights(folder_.path("runs/version_0")));
+  EXPECT_EQ(read_text(path("ended", "0000/metrics.csv")), read_text(folder_.path("runs/version_0/metrics.csv")));
+}
+
+TEST_F(SweepHalving, EndedBySignalBetweenTwoRunsItIsNotDone) {
+  // The second run's end is that of its rung: nothing runs, and one is still to go on.
+  const std::string script = folder_.path("run.sh");
+  testing::write_text(script, "\"$@\"\nstatus=$?\ncase \"$*\" in\n*/0001/*) [ -e " + folder_.path("once") +
+                                  " ] || { touch " + folder_.path("once") + "; kill -TERM $PPID; } ;;\nesac\n" +
+                                  "exit $status\n");
+  const auto all = words("sweep", {"--sweep.grid={model.lr: [0.01, 0.0001]}", "--trainer.max_epochs=4",
+                                   "--sweep.successive_halving={min_epochs: 2, reduction_factor: 2}",
+                                   "--sweep.command=[sh, " + script + "]"});
+  EXPECT_EQ(testing::run_program(all, options_).status, 128 + SIGTERM);
+  for (const Row& row : table("version_0")) EXPECT_NE(row.at("status"), "finished");
+  const ProgramResult again = testing::run_program(all, options_);
+  ASSERT_EQ(again.status, 0) << again.err;
+  EXPECT_FALSE(fs::exists(path("version_1", "")));
+  const auto rows = table("version_0");
+  EXPECT_EQ(rows.at(0).at("status"), "finished");
+  EXPECT_EQ(rows.at(0).at("rung"), "1");
+  EXPECT_EQ(rows.at(1).at("status"), "stopped_early");
 }
 
 }  // namespace

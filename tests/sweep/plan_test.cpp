@@ -1,10 +1,14 @@
 #include <levin/core/sweep/plan.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/schema.h>
+#include <levin/core/options/option_types.h>
 
 #include <gmock/gmock-matchers.h>
 
+#include <algorithm>
 #include <cmath>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -19,15 +23,60 @@ SweepOptions options_of(const std::string& yaml) {
   return parse_options<SweepOptions>(Config::parse(yaml, {.source = "sweep.yaml"}), "sweep");
 }
 
+/// Options of several types, as those of a program.
+struct TypedOptions {
+  std::string name = "mlp";
+  double lr = 0;
+  std::string tag = "";
+  std::optional<std::string> note = {};
+  int64_t width = 0;
+  bool bias = true;
+  std::vector<double> betas = {};
+  TimeLimit time = "00:00:01:00";
+  Config extras = {};
+
+  static void describe(Schema<TypedOptions>& schema) {
+    using O = TypedOptions;
+    schema.field("name", &O::name, "");
+    schema.field("lr", &O::lr, "");
+    schema.field("tag", &O::tag, "");
+    schema.field("note", &O::note, "");
+    schema.field("width", &O::width, "");
+    schema.field("bias", &O::bias, "");
+    schema.field("betas", &O::betas, "");
+    schema.field("time", &O::time, "");
+    schema.field("extras", &O::extras, "");
+  }
+};
+
+/// Options of `model` have the types of TypedOptions, all others any.
+Config resolve_typed(const Settings& settings) {
+  Config model = Config::mapping();
+  Config all = Config::mapping();
+  for (const auto& [option, value] : settings) {
+    const std::string name = option.starts_with("model.") ? option.substr(6) : "";
+    const auto known = schema_of<TypedOptions>().names();
+    const bool is_typed = std::find(known.begin(), known.end(), name) != known.end();
+    (is_typed ? model : all).set(is_typed ? name : option, value);
+  }
+  all.set("model", schema_of<TypedOptions>().resolve(model, "model"));
+  return all;
+}
+
+Plan plan_of(const std::string& yaml, int64_t seed = 0) {
+  SettingValues values(resolve_typed);
+  return make_plan(options_of(yaml), seed, values);
+}
+
 std::vector<std::string> runs_of(const std::string& yaml, int64_t seed = 0) {
   std::vector<std::string> texts;
-  for (const Settings& run : make_plan(options_of(yaml), seed).runs) texts.push_back(describe(run));
+  for (const Settings& run : plan_of(yaml, seed).runs) texts.push_back(describe(run));
   return texts;
 }
 
 std::string error_of(const std::string& yaml) {
   try {
-    make_plan(options_of(yaml), 0);
+    plan_of(yaml);
   } catch (const ConfigError& error) {
     return error.what();
   }
@@ -46,9 +95,7 @@ TEST(SweepPlan, OptionsMayBeWrittenAsMappingsInsideEachOther) {
 }
 
 TEST(SweepPlan, EachEntryOfTheListComesWithEachCombinationOfTheGrid) {
-  const Plan plan = make_plan(options_of("{list: [{model.name: mlp}, {model.name: cnn, model.channels: 8}],"
-                                         " grid: {seed: [1, 2]}}"),
-                              0);
+  const Plan plan = plan_of("{list: [{model.name: mlp}, {model.name: cnn, model.channels: 8}], grid: {seed: [1, 2]}}");
   EXPECT_THAT(plan.options, ElementsAre("model.name", "model.channels", "seed"));
   std::vector<std::string> texts;
   for (const Settings& run : plan.runs) texts.push_back(describe(run));
@@ -61,7 +108,7 @@ TEST(SweepPlan, DrawsAreTheSameEachTimeInTheirBoundsAndLogUniformOnes) {
   const std::string yaml =
       "{random: {model.lr: {log_uniform: [0.0001, 0.1]}, model.hidden: {int_uniform: [3, 5]},"
       " model.kind: {choice: [relu, tanh]}, model.dropout: {uniform: [0, 0.5]}}, samples: 300, sample_seed: 4}";
-  const auto runs = make_plan(options_of(yaml), 0).runs;
+  const auto runs = plan_of(yaml).runs;
   ASSERT_EQ(runs.size(), 300u);
   EXPECT_EQ(runs_of(yaml), runs_of(yaml));
   int64_t below_middle = 0;
@@ -97,13 +144,44 @@ TEST(SweepPlan, ExcludedCombinationsAreLeftOutHoweverTheirNumbersAreWritten) {
 
 TEST(SweepPlan, EqualCombinationsAreOneRunHoweverTheyAreWritten) {
   EXPECT_THAT(runs_of("{grid: {model.lr: [0.1, 1e-1, 0.2, 0.10]}}"), ElementsAre("model.lr=0.1", "model.lr=0.2"));
-  EXPECT_THAT(runs_of("{list: [{model.lr: 1, data.seed: 2}, {data.seed: 2.0, model.lr: 1.0}, {model.lr: 1}]}"),
-              ElementsAre("model.lr=1, data.seed=2", "model.lr=1"));
+  EXPECT_THAT(runs_of("{list: [{model.lr: 1, model.width: 2}, {model.width: 02, model.lr: 1.0}, {model.lr: 1}]}"),
+              ElementsAre("model.lr=1, model.width=2", "model.lr=1"));
   EXPECT_THAT(runs_of("{random: {model.kind: {choice: [relu]}}, samples: 5, repeats: 2}"),
               ElementsAre("model.kind=relu, seed=0", "model.kind=relu, seed=1"));
   // Integers that float64 does not hold are different ones.
   EXPECT_THAT(runs_of("{grid: {seed: [9007199254740992, 9007199254740993]}}"),
               ElementsAre("seed=9007199254740992", "seed=9007199254740993"));
+}
+
+TEST(SweepPlan, TheTypeOfAnOptionDecidesWhatIsEqual) {
+  const auto count = [](const std::string& values) { return runs_of("{grid: {" + values + "}}").size(); };
+  EXPECT_EQ(count("model.lr: [1.1, 1.10, 0.11e1, .inf, inf]"), 2u);
+  EXPECT_EQ(count("model.tag: [1.1, 1.10, 0.11e1, 1, 01, inf, .inf, 1e1, 10]"), 9u);
+  EXPECT_EQ(count("model.tag: [1, '1', \"1\"]"), 1u);
+  EXPECT_EQ(count("model.note: [1.1, 1.10, null, 'null', ~]"), 4u);
+  EXPECT_EQ(count("model.width: [16, 016, +16]"), 1u);
+  EXPECT_EQ(count("model.bias: [true, false]"), 2u);
+  EXPECT_EQ(count("model.betas: [[0.9, 0.999], [9e-1, 0.9990], [0.9, 0.99]]"), 2u);
+  EXPECT_EQ(count("model.time: ['00:01:00:00', '00:00:60:00', '0:01:00:00', '00:01:00:01']"), 2u);
+  EXPECT_EQ(count("model.extras: [1.1, 1.10, '1.1']"), 3u) << "of no type";
+
+  EXPECT_THAT(runs_of("{grid: {model.tag: [1.1, 1.10]}, exclude: [{model.tag: 1.1}]}"), ElementsAre("model.tag=1.10"));
+  EXPECT_THAT(runs_of("{grid: {model.tag: [1.1, 1.10], model.lr: [0.1, 0.2]},"
+                      " only_when: {model.lr: {model.tag: 1.10}}}"),
+              ElementsAre("model.tag=1.1", "model.tag=1.10, model.lr=0.1", "model.tag=1.10, model.lr=0.2"));
+  EXPECT_THAT(runs_of("{grid: {model.lr: [0.1, 0.2]}, exclude: [{model.lr: [2e-1, 3e-1]}]}"),
+              ElementsAre("model.lr=0.1"));
+}
+
+TEST(SweepPlan, RoundedDrawsStayWithinTheirBounds) {
+  for (const char* kind : {"uniform", "log_uniform"}) {
+    const std::string yaml = std::string("{random: {model.lr: {") + kind + ": [0.12345649, 0.12345651]}}, samples: 40}";
+    for (const Settings& run : plan_of(yaml).runs) {
+      const double drawn = std::stod(find_setting(run, "model.lr")->value.text());
+      EXPECT_GE(drawn, 0.12345649) << kind;
+      EXPECT_LE(drawn, 0.12345651) << kind;
+    }
+  }
 }
 
 TEST(SweepPlan, RepeatsFollowEachOtherWithSeedsFromTheFirstOn) {

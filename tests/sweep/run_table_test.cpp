@@ -26,16 +26,19 @@ RunTable three_runs() {
   RunTable table{.options = {"model.lr", "seed"}, .monitor = "val_loss"};
   table.runs = {{.number = 0,
                  .settings = {setting("model.lr", "0.1"), setting("seed", "0")},
+                 .combination = "model.lr=1",
                  .status = RunStatus::kFinished,
                  .seconds = 1.5,
                  .metrics = {{"val_loss", 0.25}, {"val_acc", 0.5}}},
                 {.number = 1,
                  .settings = {setting("model.lr", "0.1"), setting("seed", "1")},
+                 .combination = "model.lr=1",
                  .status = RunStatus::kFinished,
                  .seconds = 2,
                  .metrics = {{"val_loss", 0.75}}},
                 {.number = 2,
                  .settings = {setting("model.lr", "0.2"), setting("seed", "0")},
+                 .combination = "model.lr=2",
                  .status = RunStatus::kFailed,
                  .error = "[data] no such file: \"a\", b"}};
   return table;
@@ -78,9 +81,11 @@ TEST(SweepTable, AsTextMarksTheBestRunAndNamesFailures) {
 TEST(SweepTable, AveragesOverSeedsWhereverTheirRunsAre) {
   RunTable table = three_runs();
   table.runs[1].settings = {setting("model.lr", "0.2"), setting("seed", "0")};
+  table.runs[1].combination = "model.lr=2";
   table.runs[1].metrics = {{"val_loss", 1.0}};
   table.runs[2] = {.number = 2,
                    .settings = {setting("model.lr", "0.1"), setting("seed", "1")},
+                   .combination = "model.lr=1",
                    .status = RunStatus::kFinished,
                    .metrics = {{"val_loss", 0.75}}};
   EXPECT_THAT(table.to_text("/a"), HasSubstr("best on average  model.lr=0.1  val_loss 0.5 over 2 seeds\n"));
@@ -92,8 +97,10 @@ TEST(SweepTable, FinishedRunsComeBeforeStoppedOnesAndNumbersBeforeNan) {
   EXPECT_EQ(table.best()->number, 1);
   table.runs[1].status = RunStatus::kStoppedEarly;
   EXPECT_EQ(table.best()->number, 0);
-  table.runs[0].metrics = {{"val_loss", std::numeric_limits<double>::quiet_NaN()}};
-  EXPECT_EQ(table.best()->number, 1);
+  for (const double no_number : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    table.runs[0].metrics = {{"val_loss", no_number}};
+    EXPECT_EQ(table.best()->number, 1);
+  }
   table.runs[1].metrics.clear();
   EXPECT_EQ(table.best(), nullptr);
   EXPECT_THAT(table.to_text("/a"), Not(HasSubstr("best")));
@@ -105,8 +112,9 @@ TEST(SweepTable, SaysWhyThereIsNoBestRun) {
   EXPECT_EQ(table.why_no_best(), "");
   for (auto& run : table.runs) run.status = RunStatus::kFinished;
   for (auto& run : table.runs) run.metrics = {{"train_loss", 1.0}, {"val_loss", kNan}};
-  EXPECT_THAT(table.why_no_best(), StartsWith("sweep.monitor, val_loss, is NaN in every run that has a value of it (3 "
-                                              "runs); hint: "));
+  EXPECT_THAT(table.why_no_best(),
+              StartsWith("sweep.monitor, val_loss, is NaN or infinite in every run that has a value "
+                         "of it (3 runs); hint: "));
   table.runs[0].metrics = {};
   table.runs[1].metrics = {};
   EXPECT_THAT(table.why_no_best(), HasSubstr("(1 run)"));
