@@ -36,6 +36,8 @@ int main(int argc, char** argv) {
   levin::Cli cli;
   cli.modules.add<levin::CausalLm>("causal_lm", "a language model of a folder of Hugging Face");
   cli.data.add<levin::data::TokenText>("tokens", "a text file as tokens");
+  cli.data.add<levin::data::InstructionData>("instruction", "chats, prompts and texts of JSON lines");
+  cli.data.add<levin::data::BlendedData>("blend", "several of them by weight");
   levin::add_generate_command(cli);
   cli.add_command<SaveOptions>("save", "writes the weights of --ckpt as a folder for from_pretrained", save,
                                /*needs_data=*/false);

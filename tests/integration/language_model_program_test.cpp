@@ -12,7 +12,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
+#include <csignal>
 #include <filesystem>
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -21,6 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using testing::ProgramResult;
 using ::testing::StartsWith;
 
@@ -86,6 +91,113 @@ TEST_F(LanguageModelProgram, TrainsOnATextAndSamplesUnderAnyStrategy) {
     std::vector<std::string> with_config = of_model;
     with_config.insert(with_config.end(), strategy.begin(), strategy.end());
     EXPECT_EQ(run("generate", with_config).out, sampled.out);
+  }
+}
+
+/// Pretraining from scratch, as docs/fine-tuning.md has it.
+class PretrainingProgram : public LanguageModelProgram {
+ protected:
+  void SetUp() override {
+    LanguageModelProgram::SetUp();
+    fs::create_directories(folder_.path("small"));
+    fs::create_directories(folder_.path("web"));
+    testing::write_text(folder_.path("small/tokenizer.json"), testing::small_tokenizer().dump());
+    testing::write_text(folder_.path("small/tokenizer_config.json"), R"({"eos_token": "<end>"})");
+    testing::write_text(folder_.path("small/config.json"),
+                        R"({"model_type": "llama", "vocab_size": 260, "hidden_size": 32, "intermediate_size": 64,
+                            "num_hidden_layers": 2, "num_attention_heads": 2, "tie_word_embeddings": true})");
+    const std::string text = sentences();
+    for (const char* name : {"web/0.jsonl", "web/1.jsonl", "books.jsonl"}) {
+      std::string lines;
+      // Documents of 40 to 340 letters, which are not the same in any two files.
+      for (size_t i = 0; i < 60; ++i)
+        lines += nlohmann::json{{"text", name + text.substr(i * 97, 40 + i * 37 % 300)}}.dump() + "\n";
+      testing::write_text(folder_.path(name), lines);
+    }
+    testing::write_text(folder_.path("pretraining.yaml"), R"(
+seed: 5
+model: {name: causal_lm, path: small/config.json, pretrained: false}
+data:
+  name: blend
+  mix: {web: 0.7, books: 0.3}
+  parts:
+    web: {name: instruction, files: [web/*.jsonl], tokenizer: small, context: 64, long_documents: split, cache_folder: cache}
+    books: {name: instruction, files: [books.jsonl], tokenizer: small, context: 64, long_documents: split, cache_folder: cache}
+  global_batch_size: 4
+optimizer: {name: adamw, lr: 0.003}
+trainer:
+  max_steps: 60
+  gradient_clip_val: 1.0
+  log_every_n_steps: 1
+  callbacks: [model_checkpoint: {every_n_train_steps: 3, save_last: true}]
+  logger: csv
+)");
+  }
+
+  std::vector<std::string> words(const std::string& name, const std::vector<std::string>& more) const {
+    std::vector<std::string> all = {kLanguageModel,
+                                    "fit",
+                                    "--config",
+                                    "pretraining.yaml",
+                                    "--ckpt=auto",
+                                    "--trainer.accelerator=cpu",
+                                    "--trainer.run_dir=" + name};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  void pretrain(const std::string& name, const std::vector<std::string>& more) const {
+    const ProgramResult result = testing::run_program(words(name, more), options());
+    ASSERT_EQ(result.status, 0) << result.err;
+  }
+  testing::ProgramOptions options() const {
+    return {.environment = {{"OMP_NUM_THREADS", "1"}}, .folder = folder_.path()};
+  }
+  std::string file(const std::string& name) const {
+    const std::string text = testing::read_text(folder_.path(name));
+    EXPECT_FALSE(text.empty()) << name;
+    return text;
+  }
+  /// What `levin-checkpoint diff` says of the newest checkpoints of two runs.
+  std::string differences(const std::string& one, const std::string& other) const {
+    const auto newest = [&](const std::string& run) { return folder_.path(run + "/checkpoints/last"); };
+    const ProgramResult result = testing::run_program(
+        {testing::build_path("bin/levin-checkpoint"), "diff", newest(one), newest(other)}, options());
+    EXPECT_THAT(result.out, HasSubstr("same: ")) << result.err;
+    return result.out;
+  }
+};
+
+TEST_F(PretrainingProgram, OnABlendThatIsKilledEndsWithTheSameBits) {
+  for (const std::vector<std::string>& strategy :
+       {std::vector<std::string>{}, {"--trainer.strategy={shard: 2}", "--trainer.devices=2"}}) {
+    SCOPED_TRACE(strategy.empty() ? "one device" : strategy.front());
+    const std::string name = strategy.empty() ? "alone" : "shards";
+    pretrain(name, strategy);
+    {
+      testing::RunningProgram program(words(name + "_killed", strategy), options());
+      ASSERT_TRUE(program.wait_until([&] { return fs::exists(folder_.path(name + "_killed/checkpoints/last")); }));
+      program.send(SIGKILL);
+      program.wait();
+    }
+    pretrain(name + "_killed", strategy);
+    const std::string differing = differences(name, name + "_killed");
+    for (const char* part : {"model/", "optimizers/", "ranks/", "data/"})
+      EXPECT_THAT(differing, Not(HasSubstr(std::string("\n") + part)));
+    EXPECT_EQ(file(name + "/metrics.csv"), file(name + "_killed/metrics.csv"));
+  }
+}
+
+TEST_F(PretrainingProgram, OnABlendLearnsAlikeOnAnyMesh) {
+  pretrain("alone", {});
+  for (const char* mesh : {"shard", "tensor"}) {
+    SCOPED_TRACE(mesh);
+    pretrain(mesh, {std::string("--trainer.strategy={") + mesh + ": 2}", "--trainer.devices=2"});
+    const std::string differing = differences("alone", mesh);
+    const std::regex pattern("model/(\\S+): max abs difference (\\S+)");
+    size_t count = 0;
+    for (std::sregex_iterator at(differing.begin(), differing.end(), pattern), end; at != end; ++at, ++count)
+      EXPECT_LT(std::stod((*at)[2]), 2e-5) << (*at)[1];
+    EXPECT_GT(count, 5u) << differing;
   }
 }
 
