@@ -1,25 +1,15 @@
+#include "tests/conformance/text_model.h"
 #include "tests/support/tiny.h"
 
 #include <levin/callbacks/lambda_callback.h>
 #include <levin/callbacks/weight_averaging.h>
 #include <levin/core/base/error.h>
-#include <levin/core/base/seed.h>
 #include <levin/core/checkpoint/checkpoint.h>
-#include <levin/core/data/tensor_dataset.h>
-#include <levin/core/nn/sequential.h>
-#include <levin/core/nn/tensor_plan.h>
-#include <levin/core/nn/transformer/transformer_block.h>
-#include <levin/core/nn/unit.h>
-#include <levin/core/optim/adam.h>
 #include <levin/core/optim/named_optimizer.h>
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
-#include <torch/nn/functional/loss.h>
-#include <torch/nn/modules/embedding.h>
-#include <torch/nn/modules/linear.h>
-#include <torch/nn/modules/normalization.h>
 
 #include <algorithm>
 #include <atomic>
@@ -33,155 +23,6 @@ namespace levin::testing {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr int64_t kVocabulary = 24;
-constexpr int64_t kTokens = 8;
-constexpr int64_t kWidth = 16;
-constexpr int64_t kTextRows = 80;
-constexpr int64_t kTextEpochs = 5;  // 50 steps
-
-/// Users' code, which knows nothing of ranks but its plan: queries, keys and values in one projection.
-struct FusedBlockImpl : torch::nn::Module, HasTensorPlan {
-  explicit FusedBlockImpl(int64_t heads) : head(kWidth / heads) {
-    norm = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({kWidth})));
-    qkv = register_module("qkv", torch::nn::Linear(kWidth, 3 * kWidth));
-    out = register_module("out", torch::nn::Linear(kWidth, kWidth));
-    up = register_module("up", torch::nn::Linear(kWidth, 4 * kWidth));
-    down = register_module("down", torch::nn::Linear(4 * kWidth, kWidth));
-  }
-  at::Tensor forward(const at::Tensor& x) {
-    const auto parts = qkv(norm(x)).unflatten(2, {3, -1, head}).permute({2, 0, 3, 1, 4}).unbind();
-    const at::Tensor a = at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0, /*is_causal=*/true);
-    const at::Tensor y = x + out(a.transpose(1, 2).flatten(2));
-    return y + down(at::gelu(up(y), "tanh"));
-  }
-  TensorPlan tensor_plan() const override {
-    return {{.pattern = "qkv", .cut = TensorCut::kColumn, .parts = 3, .heads = kWidth / head},
-            {.pattern = "out", .cut = TensorCut::kRow},
-            {.pattern = "up", .cut = TensorCut::kColumn},
-            {.pattern = "down", .cut = TensorCut::kRow}};
-  }
-  torch::nn::LayerNorm norm{nullptr};
-  torch::nn::Linear qkv{nullptr}, out{nullptr}, up{nullptr}, down{nullptr};
-  int64_t head;
-};
-LEVIN_UNIT(FusedBlock);
-
-/// Logits by a weight that may be that of the embedding.
-struct TextHeadImpl : torch::nn::Module, HasTensorPlan {
-  explicit TextHeadImpl(const at::Tensor& tied) {
-    const torch::nn::Linear own(kWidth, kVocabulary);
-    weight = register_parameter("weight", tied.defined() ? tied : own->weight);
-    bias = register_parameter("bias", own->bias);
-  }
-  at::Tensor forward(const at::Tensor& x) { return at::linear(x, weight, bias); }
-  TensorPlan tensor_plan() const override { return {{.pattern = "weight", .cut = TensorCut::kVocabulary}}; }
-  at::Tensor weight, bias;
-};
-TORCH_MODULE(TextHead);
-
-struct TextOptions {
-  int64_t heads = 4;
-  double dropout = 0.1;
-  bool tied = false;
-  std::string mistake;
-  static void describe(Schema<TextOptions>& schema) {
-    schema.field("heads", &TextOptions::heads, "of attention");
-    schema.field("dropout", &TextOptions::dropout, "of what blocks add");
-    schema.field("tied", &TextOptions::tied, "the head has the embedding's weight");
-    schema.field("mistake", &TextOptions::mistake, "what the step does wrong");
-  }
-};
-
-/// A language model of a block of the user's and one of Levin's, which a pipeline may cut.
-class Text : public Module, public HasTensorPlan {
- public:
-  using Options = TextOptions;
-  explicit Text(const Options& options) : options_(options) {
-    fused_ = FusedBlock(options.heads);
-    nn::TransformerBlockOptions block;
-    block.attention = {.width = kWidth, .heads = options.heads, .key_value_heads = 2, .causal = true, .bias = true};
-    block.mlp = {.hidden = 24};
-    block.dropout = options.dropout;  // of whole activations, between layers that are cut
-    const torch::nn::Embedding embed(kVocabulary, kWidth);
-    Sequential net(embed, fused_, nn::TransformerBlock(block).ptr(),
-                   TextHead(options.tied ? embed->weight : at::Tensor()));
-    if (options.mistake == "late") net->push_back([](const at::Tensor& x) { return 2 * x; });
-    net_ = register_module("net", net);
-  }
-
-  TensorPlan tensor_plan() const override { return {{.pattern = "net.0", .cut = TensorCut::kVocabulary}}; }
-  at::Tensor logits(const at::Tensor& tokens) { return net_(tokens).slice(1, 0, -1); }
-  static at::Tensor loss(const at::Tensor& logits, const at::Tensor& tokens) {
-    return torch::nn::functional::cross_entropy(logits.flatten(0, 1), tokens.slice(1, 1).flatten());
-  }
-  StepOutput training_step(const Batch& batch, int64_t) override {
-    at::Tensor result = loss(logits(batch["tokens"]), batch["tokens"]);
-    if (options_.mistake == "einsum") result = result + at::einsum("oi,oi->", {fused_->up->weight, fused_->up->weight});
-    log("train_loss", result);
-    return result;
-  }
-  StepOutput validation_step(const Batch& batch, int64_t) override {
-    const at::Tensor tokens = batch["tokens"];
-    const at::Tensor guesses = logits(tokens);
-    const at::Tensor result = loss(guesses, tokens);
-    log("val_loss", result, {.sync_dist = true});
-    log("accuracy", (guesses.argmax(-1) == tokens.slice(1, 1)).to(at::kFloat).mean(), {.sync_dist = true});
-    log("examples", static_cast<double>(batch.size()), {.reduce = LogReduce::kSum, .sync_dist = true});
-    return result;
-  }
-  OptimizerConfigs configure_optimizers() override {
-    return OptimizerConfig{.optimizer = std::make_shared<optim::AdamW>(
-                               parameters(), optim::AdamWOptions{.lr = 3e-3, .weight_decay = 0.1})};
-  }
-
- private:
-  Options options_;
-  FusedBlock fused_{nullptr};
-  Sequential net_{nullptr};
-};
-
-DataLoader texts() {
-  const at::Tensor tokens = at::arange(kTextRows * kTokens, at::kLong).square().add(3).remainder(kVocabulary);
-  return DataLoader(std::make_shared<data::TensorDataset>(Batch{{"tokens", tokens.view({kTextRows, kTokens})}}),
-                    {.shuffle = true, .global_batch_size = 8});
-}
-
-struct Trained {
-  std::vector<std::pair<std::string, at::Tensor>> weights;
-  MetricMap metrics;
-};
-
-Trained fit(const std::string& strategy, int64_t ranks, const std::function<void(TrainerOptions&)>& configure = {},
-            const TextOptions& options = {}) {
-  seed_everything(7);
-  const auto module = make<Text>(options);
-  TrainerOptions trainer_options = quiet(kTextEpochs);
-  trainer_options.strategy = Spec<Strategy>(Config::parse(strategy, {}));
-  trainer_options.devices = ranks;
-  trainer_options.precision = Spec<Precision>(Config::parse("64-true", {}));
-  trainer_options.gradient_clip_val = 0.5;
-  if (configure) configure(trainer_options);
-  Trainer trainer(trainer_options);
-  trainer.fit(module, texts(), texts());
-  Trained trained{.weights = {}, .metrics = trainer.callback_metrics()};
-  for (const auto& item : module->named_parameters()) trained.weights.emplace_back(item.key(), item.value().detach());
-  return trained;
-}
-
-/// Without biases of keys, whose gradient is rounding alone, of which AdamW makes whole steps.
-void expect_same(const Trained& got, const Trained& expected, double bound) {
-  ASSERT_EQ(got.weights.size(), expected.weights.size());
-  for (size_t i = 0; i < expected.weights.size(); ++i) {
-    const auto& [name, weight] = expected.weights[i];
-    ASSERT_EQ(got.weights[i].second.sizes(), weight.sizes()) << name;
-    at::Tensor off = (got.weights[i].second - weight).abs();
-    if (name.ends_with("k_proj.bias")) continue;
-    if (name.ends_with("qkv.bias")) off = off.unflatten(0, {3, -1}).index_select(0, at::tensor({0, 2}, at::kLong));
-    EXPECT_LT(off.max().item<double>(), bound) << name;
-  }
-  for (const auto& [name, value] : expected.metrics) EXPECT_NEAR(got.metrics.at(name), value, 1e-6) << name;
-}
 
 struct TensorMesh {
   const char* strategy;
@@ -206,45 +47,46 @@ TEST(TensorParallel, TrainsTransformersAsOneDevice) {
   for (size_t i = 0; i < kTensorMeshes.size(); ++i) {
     const TextOptions options{.dropout = i == 0 ? 0.1 : 0, .tied = i >= kPipelineMesh};
     SCOPED_TRACE(kTensorMeshes[i].strategy);
-    expect_same(fit(kTensorMeshes[i].strategy, kTensorMeshes[i].ranks, {}, options),
-                fit("single_device", 1, {}, options), 1e-12);
+    expect_same(fit_text(kTensorMeshes[i].strategy, kTensorMeshes[i].ranks, {}, options),
+                fit_text("single_device", 1, {}, options), 1e-12);
   }
 }
 
 TEST(TensorParallel, TrainsInStagesOfEveryScheduleAsOneDevice) {
   const TextOptions options{.dropout = 0, .tied = true};
   const auto configure = [](TrainerOptions& trainer) { trainer.accumulate_grad_batches = 2; };
-  const Trained expected = fit("single_device", 1, configure, options);
+  const Trained expected = fit_text("single_device", 1, configure, options);
   for (const char* schedule : {"[2, 2], schedule: gpipe", "[2, 2], schedule: 1f1b, checkpoint: always",
                                "[1, 1, 1, 1], schedule: interleaved", "[2, 2], schedule: zero_bubble"}) {
     SCOPED_TRACE(schedule);
-    expect_same(fit(fmt::format("{{pipeline: {{size: 2, micro_batches: 2, balance: {}}}, tensor: 2, start_method: "
-                                "thread}}",
-                                schedule),
-                    4, configure, options),
+    expect_same(fit_text(fmt::format("{{pipeline: {{size: 2, micro_batches: 2, balance: {}}}, tensor: 2, start_method: "
+                                     "thread}}",
+                                     schedule),
+                         4, configure, options),
                 expected, 1e-12);
   }
   const char* const replicas =
       "{pipeline: {size: 2, balance: [2, 2], micro_batches: 2}, replicate: 2, tensor: 2, start_method: thread}";
-  expect_same(fit(replicas, 8, configure, options), expected, 1e-12);
+  expect_same(fit_text(replicas, 8, configure, options), expected, 1e-12);
   const char* const shards =
       "{pipeline: {size: 2, balance: [2, 2], micro_batches: 2}, shard: {size: 2, stage: 1}, tensor: 2, start_method: "
       "thread}";
-  expect_same(fit(shards, 8, configure, options), expected, 1e-12);
+  expect_same(fit_text(shards, 8, configure, options), expected, 1e-12);
 }
 
 TEST(TensorParallel, DrawsTheMasksOfAPipeline) {
-  const Trained expected = fit("{pipeline: {size: 2, balance: [2, 2], micro_batches: 2}, start_method: thread}", 2);
-  expect_same(fit(kTensorMeshes[kPipelineMesh].strategy, kTensorMeshes[kPipelineMesh].ranks), expected, 1e-12);
+  const Trained expected =
+      fit_text("{pipeline: {size: 2, balance: [2, 2], micro_batches: 2}, start_method: thread}", 2);
+  expect_same(fit_text(kTensorMeshes[kPipelineMesh].strategy, kTensorMeshes[kPipelineMesh].ranks), expected, 1e-12);
 }
 
 TEST(TensorParallel, TrainsIn32BitAsOneDevice) {
   const auto configure = [](TrainerOptions& options) { options.precision = Spec<Precision>(Config::parse("32", {})); };
   const TextOptions options{.dropout = 0};
-  const Trained expected = fit("single_device", 1, configure, options);
+  const Trained expected = fit_text("single_device", 1, configure, options);
   for (const TensorMesh& mesh : kTensorMeshes) {
     SCOPED_TRACE(mesh.strategy);
-    expect_same(fit(mesh.strategy, mesh.ranks, configure, options), expected, 1e-5);
+    expect_same(fit_text(mesh.strategy, mesh.ranks, configure, options), expected, 1e-5);
   }
 }
 
@@ -254,10 +96,10 @@ TEST(TensorParallel, ClipsEachWholeRowAsOneDevice) {
     options.gradient_clip_val = 0.01;
   };
   const TextOptions options{.dropout = 0};
-  const Trained expected = fit("single_device", 1, configure, options);
+  const Trained expected = fit_text("single_device", 1, configure, options);
   for (const TensorMesh& mesh : kTensorMeshes) {
     SCOPED_TRACE(mesh.strategy);
-    expect_same(fit(mesh.strategy, mesh.ranks, configure, options), expected, 1e-12);
+    expect_same(fit_text(mesh.strategy, mesh.ranks, configure, options), expected, 1e-12);
   }
 }
 
@@ -267,21 +109,21 @@ TEST(TensorParallel, WorksWithCheckpointedActivationsAndAveragedWeights) {
     options.callbacks = {make<WeightAveraging>({})};
     options.accumulate_grad_batches = 2;
   };
-  const Trained expected = fit("single_device", 1, configure);
-  expect_same(fit(kTensorMeshes[0].strategy, kTensorMeshes[0].ranks, configure), expected, 1e-12);
+  const Trained expected = fit_text("single_device", 1, configure);
+  expect_same(fit_text(kTensorMeshes[0].strategy, kTensorMeshes[0].ranks, configure), expected, 1e-12);
   // Replicas draw other masks.
   const TextOptions options{.dropout = 0};
-  const Trained without_masks = fit("single_device", 1, configure, options);
+  const Trained without_masks = fit_text("single_device", 1, configure, options);
   for (const size_t i : {size_t{4}, kPipelineMesh, kShardedPipelineMesh}) {
     SCOPED_TRACE(kTensorMeshes[i].strategy);
-    expect_same(fit(kTensorMeshes[i].strategy, kTensorMeshes[i].ranks, configure, options), without_masks, 1e-12);
+    expect_same(fit_text(kTensorMeshes[i].strategy, kTensorMeshes[i].ranks, configure, options), without_masks, 1e-12);
   }
 }
 
 std::string failure(const TensorMesh& mesh, const TextOptions& options,
                     const std::function<void(TrainerOptions&)>& configure = {}) {
   try {
-    fit(mesh.strategy, mesh.ranks, configure, options);
+    fit_text(mesh.strategy, mesh.ranks, configure, options);
   } catch (const std::exception& error) {
     return error.what();
   }
