@@ -164,6 +164,7 @@
 #include <levin/core/nn/adapters.h>
 #include <levin/core/nn/checkpoint.h>
 #include <levin/core/nn/cut_logits.h>
+#include <levin/core/nn/cut_sequence.h>
 #include <levin/core/nn/exported_program.h>
 #include <levin/core/nn/flop_counter.h>
 #include <levin/core/nn/functional.h>

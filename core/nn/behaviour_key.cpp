@@ -4,12 +4,15 @@
 #include <levin/core/base/permanent_library.h>
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
 #include <torch/library.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <mutex>
+#include <utility>
 
 namespace levin::detail {
 namespace {
@@ -26,7 +29,20 @@ void run_operator(const c10::OperatorHandle& operation, c10::DispatchKeySet keys
   operation.redispatchBoxed(keys & kBelowBehaviours, stack);
 }
 
+thread_local int forwards = 0;  // one inside another
+
 }  // namespace
+
+bool is_forward() { return forwards > 0 || c10::GradMode::is_enabled() || c10::InferenceMode::is_enabled(); }
+void enter_forward() { ++forwards; }
+void leave_forward() { --forwards; }
+
+torch::jit::Stack run_as_others(const char* name, const char* overload, c10::DispatchKeySet keys,
+                                torch::jit::Stack arguments) {
+  const c10::OperatorHandle operation = c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
+  run_operator(operation, keys, &arguments);
+  return arguments;
+}
 
 bool has_behaviour_key(const at::Tensor& tensor) { return tensor.defined() && tensor.key_set().has(kBehaviourKey); }
 

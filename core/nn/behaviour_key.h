@@ -4,6 +4,8 @@
 #include <ATen/core/stack.h>
 #include <c10/core/DispatchKeySet.h>
 
+#include <optional>
+
 namespace c10 {
 class OperatorHandle;
 }
@@ -27,6 +29,17 @@ using OperatorHandler = bool (*)(const c10::OperatorHandle& operation, c10::Disp
 /// registers a fallback with LibTorch's dispatcher.
 void add_operator_handler(OperatorHandler handler);
 
+/// Runs an operator that has a kernel at the key as those that have none: `arguments` are all that it takes.
+torch::jit::Stack run_as_others(const char* name, const char* overload, c10::DispatchKeySet keys,
+                                torch::jit::Stack arguments);
+
+/// Whether the thread runs a forward, which computes with tensors that have the key as their behaviours say;
+/// optimizers, checkpoints and backward do not. See WeightForwardScope.
+bool is_forward();
+/// Begins and ends one that may be without gradients; one may be inside another.
+void enter_forward();
+void leave_forward();
+
 /// Whether the first result of an operator is a view of an argument.
 bool gives_view(const c10::OperatorHandle& operation);
 /// Calls `visit` with each tensor among the arguments.
@@ -36,6 +49,9 @@ void for_each_tensor_argument(size_t arguments, const torch::jit::Stack& stack, 
     if (stack[i].isTensor()) visit(stack[i].toTensor());
     if (stack[i].isTensorList())
       for (const at::Tensor& tensor : stack[i].toTensorVector()) visit(tensor);
+    if (stack[i].isOptionalTensorList())
+      for (const std::optional<at::Tensor>& tensor : stack[i].toOptionalTensorVector())
+        if (tensor) visit(*tensor);
   }
 }
 

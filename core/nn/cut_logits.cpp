@@ -11,8 +11,6 @@
 #include <ATen/core/Reduction.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/argmax_ops.h>
-#include <ATen/ops/cross_entropy_loss_ops.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros_like.h>
@@ -162,8 +160,10 @@ at::Tensor cross_entropy_seat(c10::DispatchKeySet keys, const at::Tensor& logits
                               double smoothing) {
   const auto share = CutLogits::instance().find(logits);
   if (share == nullptr)
-    return at::_ops::cross_entropy_loss::redispatch(keys & kBelowBehaviours, logits, target, weight, reduction,
-                                                    std::move(ignore_index), smoothing);
+    return detail::run_as_others("aten::cross_entropy_loss", "", keys,
+                                 {logits, target, weight, reduction, std::move(ignore_index), smoothing})
+        .back()
+        .toTensor();
   if ((weight && weight->defined()) || logits.dim() != 2 || !ends_with_classes(logits, *share) || target.dim() != 1 ||
       target.size(0) != logits.size(0) || at::isFloatingType(target.scalar_type()))
     refuse("cross_entropy with weights of classes, with probabilities as targets or of other than rows", *share);
@@ -181,7 +181,8 @@ at::Tensor cross_entropy_seat(c10::DispatchKeySet keys, const at::Tensor& logits
 
 at::Tensor argmax_seat(c10::DispatchKeySet keys, const at::Tensor& logits, std::optional<int64_t> dim, bool keepdim) {
   const auto share = CutLogits::instance().find(logits);
-  if (share == nullptr) return at::_ops::argmax::redispatch(keys & kBelowBehaviours, logits, dim, keepdim);
+  if (share == nullptr)
+    return detail::run_as_others("aten::argmax", "", keys, {logits, dim, keepdim}).back().toTensor();
   if (!dim || (*dim != -1 && *dim != logits.dim() - 1) || !ends_with_classes(logits, *share))
     refuse("argmax over other than the last dimension", *share);
   const c10::impl::ExcludeDispatchKeyGuard below(kBehaviourKey);

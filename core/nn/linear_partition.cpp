@@ -4,6 +4,7 @@
 #include <levin/core/base/error.h>
 #include <levin/core/comm/collective.h>
 #include <levin/core/nn/cut_logits.h>
+#include <levin/core/nn/cut_sequence.h>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/ivalue.h>
@@ -71,12 +72,18 @@ class PartitionBehaviour : public WeightBehaviour {
   at::Tensor embedding(const EmbeddingCall& call, const Embedding&) override {
     throw_weight_not_usable(call.name, why_not_elsewhere(), "aten::embedding");
   }
+  bool takes_cut_sequences() const override { return true; }
   std::string why_not_elsewhere() const override {
     return fmt::format("is cut by {} over {} ranks", what_, group_->world_size());
   }
 
  protected:
   const Group& group() const { return group_; }
+  /// All positions, with a gradient that is added up over the ranks.
+  detail::GatheredSequence input_of(const LinearCall& call) const {
+    if (is_cut_sequence(call.input)) return detail::gather_for_layer(call.input);
+    return {SumGradients::apply(call.input, group_), nullptr};
+  }
 
  private:
   Group group_;
@@ -88,8 +95,9 @@ class ColumnBehaviour final : public PartitionBehaviour {
   explicit ColumnBehaviour(Group group) : PartitionBehaviour(std::move(group), "column") {}
 
   at::Tensor linear(const LinearCall& call, const Linear& next) override {
+    const detail::GatheredSequence gathered = input_of(call);
     LinearCall inner = call;
-    inner.input = SumGradients::apply(call.input, group());
+    inner.input = gathered.activations;
     return next(inner);
   }
 };
@@ -106,7 +114,9 @@ class RowBehaviour final : public PartitionBehaviour {
                                         call.name, group()->world_size(), call.input.size(-1), call.weight.size(1)));
     LinearCall inner = call;
     inner.bias = at::Tensor();
-    const at::Tensor sum = Sum::apply(next(inner), group());
+    const at::Tensor term = next(inner);
+    if (detail::is_of_present_sequence(term)) return detail::scatter_to_present_sequence(term, call.bias);
+    const at::Tensor sum = Sum::apply(term, group());
     return call.bias.defined() ? sum + call.bias.to(sum.scalar_type()) : sum;
   }
 };
@@ -137,8 +147,9 @@ class VocabularyBehaviour final : public PartitionBehaviour {
   }
 
   at::Tensor linear(const LinearCall& call, const Linear& next) override {
+    const detail::GatheredSequence gathered = input_of(call);
     LinearCall inner = call;
-    inner.input = SumGradients::apply(call.input, group());
+    inner.input = gathered.activations;
     const int64_t rows = call.weight.size(0);
     return make_cut_logits(
         next(inner),

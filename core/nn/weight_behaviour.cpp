@@ -4,19 +4,14 @@
 #include <levin/core/base/mutex.h>
 #include <levin/core/base/permanent_library.h>
 #include <levin/core/nn/behaviour_key.h>
+#include <levin/core/nn/cut_sequence.h>
 #include <levin/core/nn/move_to_device.h>
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/stack.h>
-#include <ATen/ops/addmm_ops.h>
 #include <ATen/ops/embedding.h>
-#include <ATen/ops/embedding_ops.h>
 #include <ATen/ops/linear.h>
-#include <ATen/ops/linear_ops.h>
-#include <ATen/ops/matmul_ops.h>
-#include <c10/core/GradMode.h>
-#include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <fmt/format.h>
 #include <torch/library.h>
@@ -32,7 +27,6 @@ namespace levin {
 namespace {
 
 using detail::kBehaviourKey;
-using detail::kBelowBehaviours;
 
 /// A weight with behaviours. It does not change once it is in the table.
 struct MarkedWeight {
@@ -95,13 +89,8 @@ class MarkedWeights {
 
 // ---- Operators without a seat
 
-thread_local int forwards = 0;  // one inside another
-
-/// Whether somebody computes with weights: forwards do. Optimizers, checkpoints and backward do not.
-bool is_forward() { return forwards > 0 || c10::GradMode::is_enabled() || c10::InferenceMode::is_enabled(); }
-
 void refuse_where_forbidden(const at::Tensor& tensor, const std::string& what) {
-  if (!detail::has_behaviour_key(tensor) || !is_forward()) return;
+  if (!detail::has_behaviour_key(tensor) || !detail::is_forward()) return;
   const auto weight = MarkedWeights::instance().find_owner(tensor);
   if (weight == nullptr) return;
   if (const std::string why = weight->why_not_elsewhere(); !why.empty())
@@ -110,7 +99,7 @@ void refuse_where_forbidden(const at::Tensor& tensor, const std::string& what) {
 
 /// Views take the key along, and so do not escape.
 bool check_operator(const c10::OperatorHandle& operation, c10::DispatchKeySet, torch::jit::Stack* stack) {
-  if (!is_forward() || detail::gives_view(operation)) return false;
+  if (!detail::is_forward() || detail::gives_view(operation)) return false;
   const auto& schema = operation.schema();
   detail::for_each_tensor_argument(schema.arguments().size(), *stack,
                                    [&](const at::Tensor& tensor) { refuse_where_forbidden(tensor, schema.name()); });
@@ -134,6 +123,19 @@ at::Tensor run_linear(const MarkedWeight& weight, size_t from, const LinearCall&
   return weight.chain[from]->linear(call, [&](const LinearCall& inner) { return run_linear(weight, from + 1, inner); });
 }
 
+/// Under chains of which a part does not know of sequences that are cut, all positions pass.
+at::Tensor run_linear(const MarkedWeight& weight, const LinearCall& call) {
+  const c10::impl::ExcludeDispatchKeyGuard plain(kBehaviourKey);
+  const bool knows_parts =
+      std::ranges::all_of(weight.chain, [](const auto& behaviour) { return behaviour->takes_cut_sequences(); });
+  if (knows_parts) return run_linear(weight, 0, call);
+  LinearCall of_all = call;
+  of_all.input = full_sequence(call.input);
+  std::optional<SequenceScope> all_positions;
+  if (detail::has_present_sequence()) all_positions.emplace(of_all.input, weight.name);
+  return run_linear(weight, 0, of_all);
+}
+
 at::Tensor run_embedding(const MarkedWeight& weight, size_t from, const EmbeddingCall& call) {
   if (from == weight.chain.size())
     return at::embedding(call.weight, call.indices, call.padding_idx, call.scale_grad_by_freq, call.sparse);
@@ -141,40 +143,39 @@ at::Tensor run_embedding(const MarkedWeight& weight, size_t from, const Embeddin
       call, [&](const EmbeddingCall& inner) { return run_embedding(weight, from + 1, inner); });
 }
 
+at::Tensor plain_transpose(const at::Tensor& tensor) {
+  const c10::impl::ExcludeDispatchKeyGuard plain(kBehaviourKey);
+  return tensor.t();
+}
+
 at::Tensor linear_seat(c10::DispatchKeySet keys, const at::Tensor& input, const at::Tensor& weight,
                        const std::optional<at::Tensor>& bias) {
   if (detail::has_behaviour_key(weight))
-    if (const auto marked = MarkedWeights::instance().find(weight); marked != nullptr && is_weight(weight, *marked)) {
-      const c10::impl::ExcludeDispatchKeyGuard plain(kBehaviourKey);
-      return run_linear(*marked, 0, {input, weight, bias.value_or(at::Tensor()), marked->name});
-    }
+    if (const auto marked = MarkedWeights::instance().find(weight); marked != nullptr && is_weight(weight, *marked))
+      return run_linear(*marked, {input, weight, bias.value_or(at::Tensor()), marked->name});
   for (const at::Tensor& argument : {input, weight, bias.value_or(at::Tensor())})
     refuse_where_forbidden(argument, "aten::linear of another form");
-  return at::_ops::linear::redispatch(keys & kBelowBehaviours, input, weight, bias);
+  return detail::run_as_others("aten::linear", "", keys, {input, weight, bias}).back().toTensor();
 }
 
 /// torch::nn::Linear gives its weight's transpose, and adds a bias afterwards, in place.
 at::Tensor matmul_seat(c10::DispatchKeySet keys, const at::Tensor& input, const at::Tensor& other) {
   if (detail::has_behaviour_key(other))
-    if (const auto marked = MarkedWeights::instance().find(other); marked != nullptr && is_transpose(other, *marked)) {
-      const c10::impl::ExcludeDispatchKeyGuard plain(kBehaviourKey);
-      return run_linear(*marked, 0, {input, other.t(), at::Tensor(), marked->name});
-    }
+    if (const auto marked = MarkedWeights::instance().find(other); marked != nullptr && is_transpose(other, *marked))
+      return run_linear(*marked, {input, plain_transpose(other), at::Tensor(), marked->name});
   for (const at::Tensor& argument : {input, other})
     refuse_where_forbidden(argument, "aten::matmul with other than its transpose");
-  return at::_ops::matmul::redispatch(keys & kBelowBehaviours, input, other);
+  return detail::run_as_others("aten::matmul", "", keys, {input, other}).back().toTensor();
 }
 
 at::Tensor addmm_seat(c10::DispatchKeySet keys, const at::Tensor& bias, const at::Tensor& input,
                       const at::Tensor& other, const at::Scalar& beta, const at::Scalar& alpha) {
   if (detail::has_behaviour_key(other) && bias.dim() == 1 && beta.equal(1) && alpha.equal(1))
-    if (const auto marked = MarkedWeights::instance().find(other); marked != nullptr && is_transpose(other, *marked)) {
-      const c10::impl::ExcludeDispatchKeyGuard plain(kBehaviourKey);
-      return run_linear(*marked, 0, {input, other.t(), bias, marked->name});
-    }
+    if (const auto marked = MarkedWeights::instance().find(other); marked != nullptr && is_transpose(other, *marked))
+      return run_linear(*marked, {input, plain_transpose(other), bias, marked->name});
   for (const at::Tensor& argument : {bias, input, other})
     refuse_where_forbidden(argument, "aten::addmm with other than its transpose");
-  return at::_ops::addmm::redispatch(keys & kBelowBehaviours, bias, input, other, beta, alpha);
+  return detail::run_as_others("aten::addmm", "", keys, {bias, input, other, beta, alpha}).back().toTensor();
 }
 
 at::Tensor embedding_seat(c10::DispatchKeySet keys, const at::Tensor& weight, const at::Tensor& indices,
@@ -186,8 +187,10 @@ at::Tensor embedding_seat(c10::DispatchKeySet keys, const at::Tensor& weight, co
                            {weight, indices, padding_idx.expect_int(), scale_grad_by_freq, sparse, marked->name});
     }
   refuse_where_forbidden(weight, "aten::embedding of a part of it");
-  return at::_ops::embedding::redispatch(keys & kBelowBehaviours, weight, indices, std::move(padding_idx),
-                                         scale_grad_by_freq, sparse);
+  return detail::run_as_others("aten::embedding", "", keys,
+                               {weight, indices, std::move(padding_idx), scale_grad_by_freq, sparse})
+      .back()
+      .toTensor();
 }
 
 void install_seats() {
@@ -236,8 +239,8 @@ at::Tensor with_behaviours_of(const at::Tensor& weight, const at::Tensor& memory
   return detail::with_behaviour_key(memory, /*key=*/true);
 }
 
-WeightForwardScope::WeightForwardScope() { ++forwards; }
-WeightForwardScope::~WeightForwardScope() { --forwards; }
+WeightForwardScope::WeightForwardScope() { detail::enter_forward(); }
+WeightForwardScope::~WeightForwardScope() { detail::leave_forward(); }
 
 bool has_weight_behaviours(const at::Tensor& weight) {
   return detail::has_behaviour_key(weight) && MarkedWeights::instance().find(weight) != nullptr;

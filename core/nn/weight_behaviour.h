@@ -39,6 +39,8 @@ class WeightBehaviour {
   virtual at::Tensor linear(const LinearCall& call, const Linear& next) { return next(call); }
   /// Runs torch::nn::Embedding and at::embedding.
   virtual at::Tensor embedding(const EmbeddingCall& call, const Embedding& next) { return next(call); }
+  /// Whether `linear` gathers a part of a sequence (cut_sequence) itself; else a chain is given all positions.
+  virtual bool takes_cut_sequences() const { return false; }
   /// Returns why other operators must not compute with the weight, as in "is cut over 2 ranks"; empty: they may.
   virtual std::string why_not_elsewhere() const { return {}; }
 };

@@ -1,6 +1,7 @@
 #include <levin/core/nn/transformer/attention.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/nn/cut_sequence.h>
 #include <levin/core/nn/transformer/attention_mask.h>
 #include <levin/core/nn/transformer/key_value_cache.h>
 #include <levin/core/nn/transformer/linear_layer.h>
@@ -43,7 +44,7 @@ AttentionOptions checked(AttentionOptions options) {
 /// Other sizes would be broadcast to more tokens than there are.
 void check_positions(const at::Tensor& positions, const at::Tensor& x) {
   const bool fits = (positions.dim() == 1 || (positions.dim() == 2 && positions.size(0) == x.size(0))) &&
-                    positions.size(-1) == x.size(1);
+                    positions.size(-1) == full_sequence_length(x);
   if (!fits)
     throw Error("nn", fmt::format("positions are [T] or [N, T] of x [N, T, width]; got {} for {}",
                                   c10::str(positions.sizes()), c10::str(x.sizes())));
@@ -81,7 +82,7 @@ at::Tensor AttentionBase::forward(const at::Tensor& x, const AttentionInputs& in
   const bool is_cross = inputs.memory.defined();
   const at::Tensor& source = is_cross ? inputs.memory : x;
   at::Tensor positions = inputs.positions;
-  if (!positions.defined()) positions = at::arange(x.size(1), x.options().dtype(at::kLong));
+  if (!positions.defined()) positions = at::arange(full_sequence_length(x), x.options().dtype(at::kLong));
   check_positions(positions, x);
 
   at::Tensor queries = q_proj(x);
@@ -118,17 +119,17 @@ at::Tensor AttentionBase::forward(const at::Tensor& x, const AttentionInputs& in
     is_causal = attended.is_causal;
   } else {
     const AttentionReach reach{options_.causal, options_.sliding_window};
-    const bool has_window = options_.sliding_window > 0 && options_.sliding_window < x.size(1);
+    const bool has_window = options_.sliding_window > 0 && options_.sliding_window < full_sequence_length(x);
     if (positions.dim() == 2)
       mask = self_mask(positions, reach);
     else if (has_window)
       mask = reach_mask(positions, positions, reach);
     else
-      is_causal = options_.causal && x.size(1) > 1;
+      is_causal = options_.causal && full_sequence_length(x) > 1;
   }
   if (inputs.mask.defined()) {
     if (is_causal) {
-      const at::Tensor places = at::arange(x.size(1), x.options().dtype(at::kLong));
+      const at::Tensor places = at::arange(full_sequence_length(x), x.options().dtype(at::kLong));
       mask = reach_mask(places, places, {});
       is_causal = false;
     }

@@ -1,6 +1,7 @@
 #include <levin/core/nn/transformer/key_value_cache.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/nn/behaviour_key.h>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
@@ -71,7 +72,8 @@ KeyValueCache::Attended KeyValueCache::Step::extend(const void* layer, int64_t s
 
 bool takes_token_kernels(const at::Tensor& x) {
   return current_step != nullptr && !at::GradMode::is_enabled() && x.device().is_cpu() &&
-         x.scalar_type() == at::kFloat && x.dim() == 3 && x.size(1) == 1 && x.is_contiguous();
+         x.scalar_type() == at::kFloat && x.dim() == 3 && x.size(1) == 1 && x.is_contiguous() &&
+         !levin::detail::has_behaviour_key(x);
 }
 
 int64_t KeyValueCache::nbytes() const {
