@@ -246,11 +246,14 @@ Config strategy_of_mesh(const Config& mesh, int64_t ranks) {
     refuse_options(replicate, fmt::format("beside {}, which averages gradients itself", outer.dimension));
   if (&outer == &shard) strategy.set("shard_group", as_text(*shard.size));
   if (&outer != &tensor && *tensor.size > 1) {
-    if (const Config* const plan = tensor.options.find("plan"); plan != nullptr) {
-      strategy.set("tensor_plan", *plan, plan->origin());
-      tensor.options.erase("plan");
+    for (const char* option : {"plan", "sequence_parallel"}) {
+      const Config* const value = tensor.options.find(option);
+      if (value == nullptr) continue;
+      strategy.set(fmt::format("{}{}", kOfTensor, option), *value, value->origin());
+      tensor.options.erase(option);
     }
-    refuse_options(tensor, fmt::format("beside {}, where tensor has the option plan", outer.dimension));
+    refuse_options(tensor,
+                   fmt::format("beside {}, where tensor has the options plan and sequence_parallel", outer.dimension));
     strategy.set("tensor_group", as_text(*tensor.size));
   }
   if (&outer == &tensor) strategy.set("tensor_group", as_text(*tensor.size));

@@ -137,6 +137,8 @@ void PipelineOptions::describe(Schema<PipelineOptions>& schema) {
       .at_least(1);
   schema.field("tensor_plan", &O::tensor_plan,
                "column, row, vocabulary or whole by pattern of layers, in addition to the modules' own plans");
+  schema.field("tensor_sequence_parallel", &O::tensor_sequence_parallel,
+               "norms, dropout and residuals work on a rank's part of each sequence");
   schema.field("sequential", &O::sequential, "path of the levin::Sequential that is cut; empty: the module's only one");
   schema.field("trace", &O::trace,
                "folder for a trace of one batch, as a picture and for Chrome: what each stage did when; empty: none");
@@ -349,7 +351,8 @@ void Pipeline::setup_module(Module& module) {
   }
   const std::vector<int64_t> elements = balance(module, sequential);
   sample_ = nullptr;
-  if (tensor_group_ != nullptr) tensor_ = cut_layers(module, options_.tensor_plan, tensor_group_, root_device());
+  if (tensor_group_ != nullptr)
+    tensor_ = cut_layers(module, options_.tensor_plan, tensor_group_, root_device(), options_.tensor_sequence_parallel);
   has_checked_gradients_ = false;
 
   PipelineEngineOptions engine{.sequential = sequential_path_,

@@ -52,6 +52,7 @@ struct PipelineOptions {
   bool shard_keep_window_gradients = false;
   int64_t tensor_group = 1;
   std::map<std::string, std::string> tensor_plan = {};
+  bool tensor_sequence_parallel = false;
   std::string sequential = {};
   std::string trace = {};
   int64_t trace_batch = 10;

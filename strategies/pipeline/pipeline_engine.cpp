@@ -8,6 +8,7 @@
 #include <levin/core/interfaces/module.h>
 #include <levin/core/nn/checkpoint.h>
 #include <levin/core/nn/cut_logits.h>
+#include <levin/core/nn/cut_sequence.h>
 #include <levin/core/nn/weight_behaviour.h>
 #include <levin/strategies/pipeline/deferred_weight_gradients.h>
 #include <levin/strategies/pipeline/micro_batch_norm.h>
@@ -338,6 +339,7 @@ PipelineEngine::ChunkRun PipelineEngine::run_apart(int64_t chunk, Tensors inputs
   for (size_t i = 0; i < arrived.size(); ++i)
     if (arrived[i].shares_memory) shared.push_back(inputs[i].storage());
   run.outputs = sequential_.forward_range(std::move(inputs), chunk_begin(chunk), chunk_end(chunk));
+  for (at::Tensor& output : run.outputs) output = full_sequence(output);
   run.changed_inputs = changes.read();
   for (size_t i = 0; i < arrived.size(); ++i)
     if (run.changed_inputs[i] && arrived[i].shares_memory)
@@ -434,6 +436,8 @@ PipelineEngine::Tensors PipelineEngine::run_elements(int64_t chunk, int64_t micr
       const OwnStream random_numbers(options_.device, mix_seed(seed_, static_cast<uint64_t>(micro_batch), element));
       given = sequential_.forward_range(std::move(given), element, element + 1);
     }
+    // Stages pass on all positions.
+    for (at::Tensor& tensor : given) tensor = full_sequence(tensor);
     return given;
   };
   if (!checkpointed) return elements(std::move(inputs));

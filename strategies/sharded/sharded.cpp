@@ -83,6 +83,8 @@ void ShardedOptions::describe(Schema<ShardedOptions>& schema) {
   schema.field("tensor_group", &O::tensor_group, "ranks that divide the layers among each other").at_least(1);
   schema.field("tensor_plan", &O::tensor_plan,
                "column, row, vocabulary or whole by pattern of layers, in addition to the modules' own plans");
+  schema.field("tensor_sequence_parallel", &O::tensor_sequence_parallel,
+               "norms, dropout and residuals work on a rank's part of each sequence");
   schema.field("reduce_type", &O::reduce_type, "in which gradients are averaged; same: in that they are computed in")
       .one_of({"same", "float32", "bfloat16", "float16"});
   schema.field("find_unused_parameters", &O::find_unused_parameters,
@@ -202,7 +204,8 @@ void Sharded::setup_module(Module& module) {
   absent_ = absent_parameter(module, collective(), built);
   // What was built in parts is alike by construction.
   if (built_.empty() && absent_.empty()) broadcast_model(module, ranks().process_group());
-  if (tensor_group_ != nullptr) tensor_ = cut_layers(module, options_.tensor_plan, tensor_group_, root_device());
+  if (tensor_group_ != nullptr)
+    tensor_ = cut_layers(module, options_.tensor_plan, tensor_group_, root_device(), options_.tensor_sequence_parallel);
   has_checked_gradients_ = false;
   ShardedModelOptions sharding = model_options();
   sharding.units =

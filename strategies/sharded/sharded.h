@@ -32,6 +32,7 @@ struct ShardedOptions {
   std::string shard_group = "all";
   int64_t tensor_group = 1;
   std::map<std::string, std::string> tensor_plan = {};
+  bool tensor_sequence_parallel = false;
   std::string reduce_type = "same";
   bool find_unused_parameters = false;
   bool keep_window_gradients = false;

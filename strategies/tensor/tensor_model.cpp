@@ -10,6 +10,7 @@
 #include <levin/core/nn/adapter_layer.h>
 #include <levin/core/nn/linear_partition.h>
 #include <levin/core/nn/move_to_device.h>
+#include <levin/core/nn/sequence_units.h>
 #include <levin/core/nn/weight_behaviour.h>
 #include <levin/core/optim/optimizer_capabilities.h>
 
@@ -41,8 +42,10 @@ int64_t offset_of(const ParameterPart& part) { return part.placed(part.local_sha
 
 }  // namespace
 
-TensorModel::TensorModel(Module& module, const std::vector<CutWeight>& weights, std::shared_ptr<Collective> group)
+TensorModel::TensorModel(Module& module, const std::vector<CutWeight>& weights, std::shared_ptr<Collective> group,
+                         bool sequence_parallel)
     : module_(module), group_(std::move(group)) {
+  if (sequence_parallel) sequences_ = std::make_unique<SequenceUnits>(module, weights, group_);
   for (const CutWeight& weight : weights) cut(weight);
 }
 
@@ -317,6 +320,7 @@ at::Tensor TensorModel::whole_of(const at::Tensor& parameter, const at::Tensor& 
 }
 
 void TensorModel::gather_full_parameters() {
+  sequences_.reset();
   const at::NoGradGuard no_grad;
   for (const Share& share : std::exchange(shares_, {})) {
     if (share.is_weight) remove_weight_behaviours(share.tensor);
@@ -349,7 +353,8 @@ TensorPlan rules_of(const std::map<std::string, std::string>& plan) {
 }  // namespace
 
 std::unique_ptr<TensorModel> cut_layers(Module& module, const std::map<std::string, std::string>& plan,
-                                        std::shared_ptr<Collective> group, const at::Device& device) {
+                                        std::shared_ptr<Collective> group, const at::Device& device,
+                                        bool sequence_parallel) {
   for (const auto& layer : detail::adapter_layers(module))
     if (layer->quantized() != nullptr)
       throw ConfigError(
@@ -357,7 +362,7 @@ std::unique_ptr<TensorModel> cut_layers(Module& module, const std::map<std::stri
                       "ranks; hint: {{shard: {}}}, or weights as they are",
                       layer->path(), layer->quantized()->format(), group->world_size()));
   auto model = std::make_unique<TensorModel>(
-      module, weights_to_cut(module, group->world_size(), rules_of(plan), kPlanOption), group);
+      module, weights_to_cut(module, group->world_size(), rules_of(plan), kPlanOption), group, sequence_parallel);
   const std::string state = group->rank() == 0 ? state_to_bytes(capture_rng_state(device)) : "";
   restore_rng_state(state_from_bytes(group->broadcast_bytes(state, 0)), device);
   return model;

@@ -22,6 +22,7 @@ class Optimizer;
 namespace levin {
 
 class Module;
+class SequenceUnits;
 
 namespace detail {
 class AdapterLayer;
@@ -32,7 +33,8 @@ class AdapterLayer;
 class TensorModel {
  public:
   /// Every rank has the same values, on its device. The module outlives it.
-  TensorModel(Module& module, const std::vector<CutWeight>& weights, std::shared_ptr<Collective> group);
+  TensorModel(Module& module, const std::vector<CutWeight>& weights, std::shared_ptr<Collective> group,
+              bool sequence_parallel);
   /// Leaves what is not gathered without values: a share would be taken for a whole weight.
   ~TensorModel();
   TensorModel(const TensorModel&) = delete;
@@ -96,14 +98,17 @@ class TensorModel {
   Module& module_;
   std::shared_ptr<Collective> group_;
   std::vector<Share> shares_;
+  std::unique_ptr<SequenceUnits> sequences_;                    ///< nullptr: every rank has whole ones
   std::vector<std::shared_ptr<detail::AdapterLayer>> adapted_;  ///< whose weights are cut
 };
 
 /// Cuts a module over the ranks of a group as its plans say, and gives them the random numbers of the first of them.
-/// `plan`: column, row, vocabulary or whole by pattern, in addition. Collective. Throws ConfigError, led by
+/// `plan`: column, row, vocabulary or whole by pattern, in addition. `sequence_parallel`: what units pass on is cut too
+/// (see SequenceUnits). Collective. Throws ConfigError, led by
 /// `strategy.tensor.plan` for these.
 std::unique_ptr<TensorModel> cut_layers(Module& module, const std::map<std::string, std::string>& plan,
-                                        std::shared_ptr<Collective> group, const at::Device& device);
+                                        std::shared_ptr<Collective> group, const at::Device& device,
+                                        bool sequence_parallel);
 /// Throws ConfigError naming the strategy for an optimizer that does not step each element by itself.
 void require_element_wise(const torch::optim::Optimizer& optimizer, const std::string& strategy);
 

@@ -44,6 +44,8 @@ void TensorParallelOptions::describe(Schema<TensorParallelOptions>& schema) {
       });
   schema.field("plan", &O::plan,
                "column, row, vocabulary or whole by pattern of layers, in addition to the modules' own plans");
+  schema.field("sequence_parallel", &O::sequence_parallel,
+               "norms, dropout and residuals work on a rank's part of each sequence");
   schema.field("bucket_cap_mb", &O::bucket_cap_mb, "MiB of gradients that are averaged at once").above(0).at_most(1e6);
   schema.field("find_unused_parameters", &O::find_unused_parameters,
                "the loss may leave out parameters, other ones at each step");
@@ -93,7 +95,7 @@ void TensorParallel::setup_module(Module& module) {
   Ddp::setup_module(module);
   if (!is_divided()) return;
   // The weights are drawn whole, from the seed: initial values are those of one device.
-  model_ = cut_layers(module, options_.plan, group_, root_device());
+  model_ = cut_layers(module, options_.plan, group_, root_device(), options_.sequence_parallel);
   has_checked_gradients_ = false;
   hold(ParallelModel(name(), model_->entries(), {.group = group_, .device = root_device(), .divide_tensors = true}));
 }

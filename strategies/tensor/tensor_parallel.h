@@ -16,6 +16,7 @@ class TensorModel;
 struct TensorParallelOptions {
   std::string tensor_group = "all";
   std::map<std::string, std::string> plan = {};
+  bool sequence_parallel = false;
   double bucket_cap_mb = 25;
   bool find_unused_parameters = false;
   bool broadcast_buffers = true;

@@ -46,8 +46,12 @@ TEST(MeshStrategy, IsTheOneThatDividesSo) {
             "{name: tensor, bucket_cap_mb: 5, start_method: thread, tensor_group: 2}");
   EXPECT_EQ(translated("{replicate: 2, shard: {size: 2, stage: 2}, tensor: {size: 2, plan: {head: column}}}", 8),
             "{name: sharded, stage: 2, shard_group: 2, tensor_plan: {head: column}, tensor_group: 2}");
-  EXPECT_EQ(translated("{pipeline: {size: 2, micro_batches: 2}, tensor: {size: 2, plan: {head: whole}}}", 4),
-            "{name: pipeline, micro_batches: 2, tensor_plan: {head: whole}, tensor_group: 2, data_parallel: 1}");
+  EXPECT_EQ(
+      translated(
+          "{pipeline: {size: 2, micro_batches: 2}, tensor: {size: 2, plan: {head: whole}, sequence_parallel: true}}",
+          4),
+      "{name: pipeline, micro_batches: 2, tensor_plan: {head: whole}, "
+      "tensor_sequence_parallel: true, tensor_group: 2, data_parallel: 1}");
   EXPECT_EQ(translated("{pipeline: 2, replicate: 2, shard: 2, tensor: auto}", 16),
             "{name: pipeline, tensor_group: 2, data_parallel: 4, shard_optimizer: true, shard_group: 2}");
   // Dimensions of one rank, whose options are checked and do nothing.
@@ -99,10 +103,11 @@ TEST(MeshStrategy, SaysWhatDoesNotFit) {
   EXPECT_THAT(refusal("{context: 2, shard: 2}", 4), HasSubstr("trainer.strategy.context is no dimension"));
   EXPECT_THAT(refusal("{pipeline: 2, tensor: {size: 2, bucket_cap_mb: 5}}", 4),
               HasSubstr("trainer.strategy.tensor.bucket_cap_mb does not work beside pipeline, where tensor has the "
-                        "option plan"));
-  EXPECT_THAT(refusal("{shard: 2, tensor: {size: 2, bucket_cap_mb: 5}}", 4),
-              HasSubstr("trainer.strategy.tensor.bucket_cap_mb does not work beside shard, where tensor has the option "
-                        "plan"));
+                        "options plan and sequence_parallel"));
+  EXPECT_THAT(
+      refusal("{shard: 2, tensor: {size: 2, bucket_cap_mb: 5}}", 4),
+      HasSubstr("trainer.strategy.tensor.bucket_cap_mb does not work beside shard, where tensor has the options "
+                "plan and sequence_parallel"));
   EXPECT_THAT(refusal("{shard: {size: 2, tensor_group: 2}, replicate: 2}", 4),
               HasSubstr("is what the sizes of the mesh say"));
   EXPECT_THAT(refusal("{tensor: {size: 4, tensor_group: 2}}", 4), HasSubstr("is what the sizes of the mesh say"));
