@@ -39,13 +39,13 @@ std::optional<PlanRow> planned_way(const PlanRow& sizes, const Strategy& strateg
     // Plans are about one number of micro-batches, and about a cut that is known before.
     if (text_of("balance_by", "time") != "parameters" || text_of("balance", "auto") != "auto" ||
         text_of("micro_batches", "8") != "8" || text_of("checkpoint", "never") == "except_last" ||
-        text_of("shard_stage", "1") != "1")
+        text_of("shard_keep_window_gradients", "false") != "false")
       return std::nullopt;
     way.schedule = text_of("schedule", "1f1b");
     way.chunks = std::stoll(text_of("chunks_per_rank", "0"));
     if (way.chunks == 0) way.chunks = way.schedule == "interleaved" ? 2 : 1;
     way.checkpoints = text_of("checkpoint", "never") == "always";
-    way.stage = way.shard > 1 ? 1 : 0;
+    way.stage = way.shard > 1 ? std::stoll(text_of("shard_stage", "1")) : 0;
   } else if (way.shard > 1) {
     way.stage = std::stoll(text_of("stage", "3"));
     way.offload = text_of("offload", "false") == "true";

@@ -10,6 +10,8 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <set>
+#include <span>
 #include <tuple>
 #include <utility>
 
@@ -45,6 +47,7 @@ class Planner {
 
   PlanRow filled() const {
     PlanRow row = way_;
+    row.sent_replicate = row.sent_shard = 0;
     if (row.pipeline == 1) row.shard > 1 ? divide(row) : replicate(row);
     row.is_possible = row.shard == 1 || needs_.element_wise || needs_.tensor_wise;
     row = with_batch(row, needs_.batch_on(row.batches()));
@@ -64,7 +67,9 @@ class Planner {
   /// What backward needs beside activations when a rank holds most.
   void add_backward(PlanRow& row, int64_t batch) const {
     if (row.stage == 3 && !row.checkpoints) {
-      const Moment most = most_in_units(batch, row.shard);
+      const UnitPass all{.parts = needs_.step,
+                         .always_whole = whole_parameters(needs_.outside) + whole_gradients(needs_.outside)};
+      const Moment most = most_in_units(all, batch, row.shard);
       row.gathered = most.gathered;
       row.backward = most.step - needs_.activations.weight_copies - row.activations;
       return;
@@ -110,8 +115,15 @@ class Planner {
     int64_t gathered = 0;
     int64_t all() const { return step + gathered; }
   };
-  Moment most_in_units(int64_t batch, int64_t ranks) const {
-    const std::vector<StepPart>& parts = needs_.step;
+  /// A backward over units that gather their parameters.
+  struct UnitPass {
+    std::span<const StepPart> parts;
+    int64_t always_whole = 0;      ///< bytes of parameters and gradients in no unit
+    int64_t elsewhere = 0;         ///< bytes beside what the parts say; below 0: less
+    bool gathers_at_once = false;  ///< all units whose gradients are to come
+  };
+  Moment most_in_units(const UnitPass& pass, int64_t batch, int64_t ranks) const {
+    const std::span<const StepPart> parts = pass.parts;
     const auto parameters = [&](std::optional<size_t> unit) {
       return unit ? whole_parameters(needs_.units[*unit]) : 0;
     };
@@ -121,22 +133,33 @@ class Planner {
         if (parts[part].unit && parts[part].unit != but) return parts[part].unit;
       return std::nullopt;
     };
-    const int64_t outside = whole_parameters(needs_.outside) + whole_gradients(needs_.outside);
+    const auto units_from = [&](size_t part) {
+      std::set<size_t> units;
+      for (; part < parts.size(); ++part)
+        if (parts[part].unit) units.insert(*parts[part].unit);
+      int64_t bytes = 0;
+      for (const size_t unit : units) bytes += parameters(unit);
+      return bytes;
+    };
+    const auto in_step = [&](const BatchBytes& bytes) {
+      return std::max<int64_t>(0, bytes.at(batch) + pass.elsewhere);
+    };
     Moment most;
     std::optional<size_t> under_way;  // the unit whose gradients come
     std::optional<size_t> reduced;    // and the one before it
     for (size_t i = 0; i < parts.size(); ++i) {
       // The unit that runs, and the one gathered ahead of it.
       const std::optional<size_t> runs = unit_from(i, std::nullopt);
-      const int64_t units = outside + parameters(runs) + parameters(unit_from(i, runs));
+      const int64_t units = pass.always_whole +
+                            (pass.gathers_at_once ? units_from(i) : parameters(runs) + parameters(unit_from(i, runs)));
       if (runs && runs != under_way) reduced = std::exchange(under_way, std::nullopt);
       // What is reduced has a place of its own for this rank's part.
       const int64_t on_their_way = gradients(reduced) + divided(gradients(reduced), ranks);
-      Moment now{.step = parts[i].most.at(batch), .gathered = units + gradients(under_way) + on_their_way};
+      Moment now{.step = in_step(parts[i].most), .gathered = units + gradients(under_way) + on_their_way};
       if (now.all() > most.all()) most = now;
       if (!parts[i].unit) continue;
       under_way = parts[i].unit;
-      now = {.step = parts[i].at_end.at(batch), .gathered = units + gradients(under_way) + on_their_way};
+      now = {.step = in_step(parts[i].at_end), .gathered = units + gradients(under_way) + on_their_way};
       if (now.all() > most.all()) most = now;
     }
     return most;
@@ -163,8 +186,11 @@ class Planner {
   /// What a chunk of a pipeline has and gives.
   struct Chunk {
     WeightNeeds weights;
+    std::vector<size_t> units;  ///< that have weights of it alone
+    int64_t weight_copies = 0;
     BatchBytes saved;
-    BatchBytes passing;  ///< got from the chunk before and given to the next one
+    BatchBytes saved_before;  ///< by the whole step before it
+    BatchBytes passing;       ///< got from the chunk before and given to the next one
   };
   Chunk chunk_at(size_t index) const {
     const ChainNeeds& chain = needs_.chain;
@@ -173,9 +199,14 @@ class Planner {
     const size_t begin = is_first ? 0 : chunk_ends_[index - 1];
     const size_t end = chunk_ends_[index];
     Chunk chunk;
+    if (!is_first) chunk.saved_before = chain.saved_before;
+    for (size_t i = 0; i < begin; ++i) chunk.saved_before += chain.elements[i].saved;
     for (size_t i = begin; i < end; ++i) {
-      chunk.weights += chain.elements[i].weights;
-      chunk.saved += chain.elements[i].saved;
+      const ChainNeeds::Element& element = chain.elements[i];
+      chunk.weights += element.weights;
+      chunk.units.insert(chunk.units.end(), element.units.begin(), element.units.end());
+      chunk.weight_copies += element.weight_copies;
+      chunk.saved += element.saved;
     }
     // What it got and what it gave stay until backward, also where the stage is recomputed.
     if (!is_first) chunk.passing += chain.elements[begin - 1].result;
@@ -205,17 +236,19 @@ class Planner {
     const int64_t micro_batches = row.shape(batch).micro_batches;
     const int64_t examples = divided(batch, micro_batches);
     WeightNeeds weights;
-    WeightNeeds first;  // of the first chunk
     BatchBytes passing;
     int64_t recomputed = 0;     // of one chunk at a time
     std::vector<int64_t> held;  // of each chunk
+    std::vector<Chunk> chunks;
     for (int64_t i = 0; i < row.chunks; ++i) {
-      const Chunk chunk = chunk_at(static_cast<size_t>(i * row.pipeline + rank));
+      Chunk chunk = chunk_at(static_cast<size_t>(i * row.pipeline + rank));
       weights += chunk.weights;
-      if (i == 0) first = chunk.weights;
       passing += chunk.passing;
-      held.push_back((row.checkpoints ? chunk.passing : chunk.saved).at(examples));
-      if (row.checkpoints) recomputed = std::max(recomputed, chunk.saved.at(examples));
+      // Divided parameters have the type that autocast would convert them to.
+      const int64_t saved = chunk.saved.at(examples) - (row.stage > 1 ? chunk.weight_copies : 0);
+      held.push_back(row.checkpoints ? chunk.passing.at(examples) : saved);
+      if (row.checkpoints) recomputed = std::max(recomputed, saved);
+      chunks.push_back(std::move(chunk));
     }
     row.activations = most_held(actions, row.pipeline, held) + recomputed;
     row.backward = beyond_activations(examples);
@@ -230,19 +263,103 @@ class Planner {
     row.parameters = weights.bytes + needs_.buffers;
     row.gradients = weights.trainable_bytes;
     row.optimizer = needs_.largest_part(state, own, row.shard) + needs_.counters;
+    row.sent_pipeline = times(passing, needs_.micro_batches).at(batch);
+    row.sent_replicate = row.sent_shard = 0;
+    if (row.stage > 1) return with_divided_chunks(row, chunks, weights, own, {.held = held, .examples = examples});
     // Gradients of the first chunk are averaged in the buckets that they go to in its last backward; others, one after
     // the other, are there a second time when the batch ends.
-    const int64_t in_buckets = averages_in_backward(row) ? first.trainable_bytes : 0;
+    const int64_t in_buckets = averages_in_backward(row) ? chunks.front().weights.trainable_bytes : 0;
     if (row.batches() > 1) row.widened = own.trainable_bytes - in_buckets;
     if (row.batches() > 1 && micro_batches > 1) row.gathered = in_buckets;
     if (row.shard > 1) {
       row.gradients = needs_.largest_part(own.trainable_bytes, own, row.shard);
       row.gathered = weights.trainable_bytes - row.gradients;
-      row.widened += weights.trainable_bytes;
+      // Its part is not there yet.
+      row.widened += weights.trainable_bytes - row.gradients;
     }
-    row.sent_pipeline = times(passing, needs_.micro_batches).at(batch);
     send_over_replicas(row, own.trainable_bytes, own.bytes, {.reductions = 1, .gathers = 1});
     return row;
+  }
+
+  struct InFlight {
+    const std::vector<int64_t>& held;  ///< for each micro-batch, by chunk
+    int64_t examples;                  ///< of a micro-batch
+  };
+  /// Stages 2 and 3: each chunk divides the weights that it alone has; others are as with stage 1. `weights`: of the
+  /// rank, of which its stage steps `own`.
+  PlanRow with_divided_chunks(PlanRow row, const std::vector<Chunk>& chunks, const WeightNeeds& weights,
+                              const WeightNeeds& own, const InFlight& in_flight) const {
+    const bool is_mixed = needs_.compute_size.has_value();
+    const bool gathers = row.stage == 3;
+    WeightNeeds divided;
+    std::vector<int64_t> gradients;  // of each chunk
+    for (const Chunk& chunk : chunks) {
+      WeightNeeds of_chunk;
+      for (const size_t unit : chunk.units) of_chunk += needs_.units[unit];
+      gradients.push_back(std::min(whole_gradients(of_chunk), kBucketsInFlight * kBucketBytes));
+      divided += of_chunk;
+    }
+    const int64_t late = weights.trainable_bytes - divided.trainable_bytes;
+    const int64_t own_late = own.trainable_bytes - divided.trainable_bytes;
+    const int64_t part_of_late = needs_.largest_part(own_late, own, row.shard);
+    const int64_t own_part = needs_.largest_part(divided.bytes, divided, row.shard);
+    row.parameters += (gathers ? own_part : whole_parameters(divided) + (is_mixed ? own_part : 0)) - divided.bytes;
+    // Micro-batches add up what they reduce in the optimizer's type.
+    row.gradients = part_of_late + needs_.largest_part(divided.trainable_bytes, divided, row.shard);
+    row.widened = own_late + late - part_of_late;
+    if (gathers)
+      gather_chunks(row, chunks, in_flight);
+    else
+      reduce_chunks(row, chunks, gradients, in_flight);
+    row.gathered += late - part_of_late;
+    const int64_t passes = needs_.micro_batches * row.shape(needs_.batch_on(row.batches())).micro_batches;
+    send_over_replicas(row, whole_gradients(divided), whole_parameters(divided),
+                       {.reductions = passes, .gathers = gathers ? 2 * passes : 1});
+    send_over_replicas(row, own_late, own.bytes - divided.bytes, {.reductions = 1, .gathers = 1});
+    return row;
+  }
+
+  /// With stage 2: most at once is there when a backward begins, or at its end, when what is reduced has a place of its
+  /// own for this rank's part.
+  static void reduce_chunks(PlanRow& row, const std::vector<Chunk>& chunks, const std::vector<int64_t>& gradients,
+                            const InFlight& in_flight) {
+    row.gathered = *std::ranges::max_element(gradients);
+    for (size_t i = 0; i < chunks.size(); ++i) {
+      const int64_t recomputed = row.checkpoints ? chunks[i].saved.at(in_flight.examples) - chunks[i].weight_copies : 0;
+      const int64_t at_end = gradients[i] + divided(gradients[i], row.shard) - in_flight.held[i] - recomputed;
+      row.backward = std::max(row.backward, at_end - row.gathered);
+    }
+  }
+
+  /// What a chunk's backward has whole when the rank holds most.
+  void gather_chunks(PlanRow& row, const std::vector<Chunk>& chunks, const InFlight& in_flight) const {
+    Moment most;
+    for (size_t i = 0; i < chunks.size(); ++i) {
+      const Chunk& chunk = chunks[i];
+      const auto is_here = [&](const StepPart& part) {
+        return part.unit && std::ranges::find(chunk.units, *part.unit) != chunk.units.end();
+      };
+      const auto first = std::ranges::find_if(needs_.step, is_here);
+      if (first == needs_.step.end()) continue;
+      const auto last = std::find_if(needs_.step.rbegin(), needs_.step.rend(), is_here).base();
+      // Of the chunk's own micro-batch the parts say what is left; a repetition has gathered all that it ran.
+      const int64_t others = row.checkpoints
+                                 ? row.activations - chunk.saved.at(in_flight.examples) + chunk.weight_copies
+                                 : row.activations - in_flight.held[i];
+      const UnitPass pass{.parts = {first, last},
+                          .elsewhere = others - chunk.saved_before.at(in_flight.examples) - chunk.weight_copies,
+                          .gathers_at_once = row.checkpoints};
+      const Moment now = most_in_units(pass, in_flight.examples, row.shard);
+      if (now.all() > most.all()) most = now;
+    }
+    row.gathered = most.gathered;
+    row.backward = most.step - row.activations;
+    if (most.all() > 0) return;
+    std::vector<WeightNeeds> units;
+    for (const Chunk& chunk : chunks)
+      for (const size_t unit : chunk.units) units.push_back(needs_.units[unit]);
+    row.gathered = largest_units(units);
+    row.backward = beyond_activations(in_flight.examples);
   }
 
   /// Whether the replicas of a stage average gradients in backward: a backward in halves is over before they are there.
@@ -257,15 +374,15 @@ class Planner {
     int64_t reductions;
     int64_t gathers;
   };
-  /// What a rank sends along replicate and shard in an optimizer step, of so many bytes.
+  /// Adds what a rank sends along replicate and shard in an optimizer step, of so many bytes.
   void send_over_replicas(PlanRow& row, int64_t gradients, int64_t parameters, const Collectives& number) const {
     const auto reductions = static_cast<double>(number.reductions);
     // Parts that are not even are all-reduced.
     const double passes = needs_.element_wise ? 1 : 2;
     const auto shards = static_cast<double>(row.shard);
-    row.sent_replicate = std::llround(reductions * 2 * ring_bytes(gradients, row.replicate) / shards);
-    row.sent_shard = std::llround(reductions * passes * ring_bytes(gradients, row.shard) +
-                                  static_cast<double>(number.gathers) * ring_bytes(parameters, row.shard));
+    row.sent_replicate += std::llround(reductions * 2 * ring_bytes(gradients, row.replicate) / shards);
+    row.sent_shard += std::llround(reductions * passes * ring_bytes(gradients, row.shard) +
+                                   static_cast<double>(number.gathers) * ring_bytes(parameters, row.shard));
   }
 
   void replicate(PlanRow& row) const {
@@ -297,7 +414,8 @@ class Planner {
     if (is_mixed) row.widened = needs_.largest_part(all.trainable_bytes, all, ranks);
     row.optimizer = needs_.largest_part(needs_.optimizer_state, all, ranks) + needs_.counters;
     if (row.stage == 2) row.gathered = std::min(gradients, kBucketsInFlight * kBucketBytes);
-    if (row.stage == 3) row.gathered = largest_units();
+    if (row.stage == 3)
+      row.gathered = largest_units(needs_.units) + whole_parameters(needs_.outside) + whole_gradients(needs_.outside);
     if (row.offload) move_to_host(row);
 
     send_over_replicas(row, gradients, parameters,
@@ -312,11 +430,11 @@ class Planner {
   }
 
   /// Whole parameters and gradients of what stage 3 has at once.
-  int64_t largest_units() const {
+  int64_t largest_units(const std::vector<WeightNeeds>& units) const {
     std::vector<int64_t> sizes;
-    for (const WeightNeeds& unit : needs_.units) sizes.push_back(whole_parameters(unit) + whole_gradients(unit));
+    for (const WeightNeeds& unit : units) sizes.push_back(whole_parameters(unit) + whole_gradients(unit));
     std::sort(sizes.rbegin(), sizes.rend());
-    int64_t bytes = whole_parameters(needs_.outside) + whole_gradients(needs_.outside);
+    int64_t bytes = 0;
     for (size_t i = 0; i < std::min(sizes.size(), kUnitsInFlight); ++i) bytes += sizes[i];
     return bytes;
   }
@@ -380,7 +498,8 @@ Config sizes_of(const PlanRow& row, bool in_short) {
   if (row.pipeline > 1) mesh.set("pipeline", dimension(row.pipeline, pipeline_options(row, in_short)));
   if (row.replicate > 1) mesh.set("replicate", number(row.replicate));
   Config options = Config::mapping();
-  if (row.pipeline == 1 && row.stage != 3) options.set("stage", number(row.stage));
+  // The default is 1 beside pipeline, else 3.
+  if (row.stage != (row.pipeline > 1 ? 1 : 3)) options.set("stage", number(row.stage));
   if (row.offload) options.set("offload", Config::scalar("true"));
   if (row.shard > 1) mesh.set("shard", dimension(row.shard, options));
   return mesh;
@@ -542,6 +661,8 @@ std::vector<PlanRow> meshes(const TrainingNeeds& needs, int64_t devices, const s
   const auto add = [&](const PlanRow& sizes) {
     if (sizes.pipeline == 1) return all.push_back(sizes);
     for (const std::string& schedule : schedules) {
+      // Which computes gradients of weights after their backward.
+      if (sizes.stage > 1 && schedule == "zero_bubble") continue;
       PlanRow row = sizes;
       row.schedule = schedule;
       row.chunks = schedule == "interleaved" ? 2 : 1;
@@ -554,7 +675,7 @@ std::vector<PlanRow> meshes(const TrainingNeeds& needs, int64_t devices, const s
     for (int64_t shard = 1; shard <= batches; ++shard) {
       if (batches % shard != 0) continue;
       PlanRow sizes{.pipeline = pipeline, .replicate = batches / shard, .shard = shard};
-      const int64_t most = shard == 1 ? 0 : pipeline > 1 ? 1 : 3;
+      const int64_t most = shard == 1 ? 0 : 3;
       for (sizes.stage = std::min<int64_t>(most, 1); sizes.stage <= most; ++sizes.stage) add(sizes);
     }
   }

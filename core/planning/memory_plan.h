@@ -44,10 +44,13 @@ struct WeightNeeds {
 /// Memory of the levin::Sequential that a pipeline would cut.
 struct ChainNeeds {
   struct Element {
-    WeightNeeds weights;  ///< tied weights count in each element that has them
-    BatchBytes saved;     ///< by its forward for backward; its input too, when it is the first to save it
-    BatchBytes result;    ///< its output to the next element
-    double flops = 0;     ///< floating point operations of its forward for each example
+    WeightNeeds weights;        ///< tied weights count in each element that has them
+    BatchBytes saved;           ///< by its forward for backward; its input too, when it is the first to save it
+    BatchBytes result;          ///< its output to the next element
+    double flops = 0;           ///< floating point operations of its forward for each example
+    int64_t weight_copies = 0;  ///< bytes of `saved` that are parameters converted by autocast
+    /// Among TrainingNeeds::units, those with weights that no other element has; the rest of its weights is shared.
+    std::vector<size_t> units = {};
   };
   std::vector<Element> elements;  ///< none: there is no such sequential, or a step does not call it once
   WeightNeeds outside;            ///< weights in no element, which every stage holds
@@ -177,7 +180,7 @@ struct MemoryPlan {
 
 /// Returns the meshes of so many devices that a model can be trained on, those of one dimension first: all
 /// factorizations over pipeline (where the chain has an element for each stage), replicate and shard, this with stages
-/// 1 to 3, beside pipeline with stage 1 alone. `schedules`: those that pipelines are planned with.
+/// 1 to 3 (beside the schedule zero_bubble with stage 1 alone). `schedules`: those that pipelines are planned with.
 std::vector<PlanRow> meshes(const TrainingNeeds& needs, int64_t devices, const std::vector<std::string>& schedules);
 
 /// Plans each mesh of `devices` devices of `memory` bytes each, with all other options at their defaults. With Psi
@@ -211,7 +214,9 @@ std::vector<PlanRow> meshes(const TrainingNeeds& needs, int64_t devices, const s
 /// and m micro-batches stage s, from 0 on, holds what it saves for min(m, p - s) of them and is idle for
 /// (p - 1) / (m + p - 1) of a step (Narayanan et al., "PipeDream", 2019, arXiv:1806.03377). It sends results to the
 /// next stage and gradients of its inputs to the one before. Beside it, replicate and shard divide the state of a stage
-/// as above; gradients are whole while the batch runs, and once more when the ranks of a stage reduce them.
+/// as above; with stage 1 gradients are whole while the batch runs, and once more when the ranks of a stage reduce
+/// them. With stages 2 and 3 each micro-batch reduces, and stage 3 gathers what its chunk computes with, twice. Weights
+/// that several elements have, or none, stay as with stage 1.
 MemoryPlan plan_memory(const TrainingNeeds& needs, int64_t devices, int64_t memory);
 
 /// Plans one way to train in the same manner: `way` says the sizes, stage, offload, schedule, chunks and checkpoints,

@@ -26,6 +26,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <set>
 #include <unordered_set>
 #include <utility>
 
@@ -218,9 +219,10 @@ std::vector<NamedUnit> checkpointed_units(torch::nn::Module& module, const Activ
 class ChainMeter final : private UnitHook {
  public:
   struct Element {
-    int64_t saved = 0;   ///< bytes
-    int64_t result = 0;  ///< bytes
-    int64_t flops = 0;   ///< floating point operations of its forward
+    int64_t saved = 0;          ///< bytes
+    int64_t weight_copies = 0;  ///< of them, of parameters in another type
+    int64_t result = 0;         ///< bytes
+    int64_t flops = 0;          ///< floating point operations of its forward
   };
 
   /// `meter` and `flops` are at work. nullptr: there is nothing to note.
@@ -257,7 +259,10 @@ class ChainMeter final : private UnitHook {
     int64_t forward_and_backward = 0;
   };
 
-  Element now() const { return {.saved = meter_.now().all, .flops = behind_->flops->count().of_model()}; }
+  Element now() const {
+    const SavedBytes saved = meter_.now();
+    return {.saved = saved.all, .weight_copies = saved.weight_copies, .flops = behind_->flops->count().of_model()};
+  }
 
   void before_forward(UnitCall& /*call*/) override {
     began_ = now();
@@ -265,7 +270,9 @@ class ChainMeter final : private UnitHook {
   }
   void after_forward(UnitCall& call) override {
     const Element ended = now();
-    Element element{.saved = ended.saved - began_.saved, .flops = ended.flops - began_.flops};
+    Element element{.saved = ended.saved - began_.saved,
+                    .weight_copies = ended.weight_copies - began_.weight_copies,
+                    .flops = ended.flops - began_.flops};
     const bool is_last = elements_.size() + 1 == sequential_->size();
     bool has_hook = false;
     call.for_each_result([&](at::Tensor& tensor) {
@@ -296,8 +303,9 @@ SequentialImpl* sequential_of(Module& module) {
 }
 
 /// The weights of a chain's elements, and those of the module in none of them.
-void add_weights(Module& module, SequentialImpl& sequential, ChainNeeds& chain) {
+void add_weights(Module& module, SequentialImpl& sequential, const DividedWeights& divided, ChainNeeds& chain) {
   std::unordered_set<const void*> inside;
+  std::map<size_t, std::set<size_t>> users;  ///< elements with weights of a unit
   chain.elements.resize(sequential.size());
   for (size_t i = 0; i < sequential.size(); ++i) {
     const auto& of_element = sequential.element(i).module();
@@ -305,8 +313,12 @@ void add_weights(Module& module, SequentialImpl& sequential, ChainNeeds& chain) 
     for (const at::Tensor& parameter : of_element->parameters()) {
       inside.insert(parameter.unsafeGetTensorImpl());
       chain.elements[i].weights += weight_needs(parameter);
+      if (const auto unit = divided.unit_of.find(parameter.unsafeGetTensorImpl()); unit != divided.unit_of.end())
+        users[unit->second].insert(i);
     }
   }
+  for (const auto& [unit, elements] : users)
+    if (elements.size() == 1) chain.elements[*elements.begin()].units.push_back(unit);
   for (const at::Tensor& parameter : module.parameters())
     if (!inside.contains(parameter.unsafeGetTensorImpl())) chain.outside += weight_needs(parameter);
 }
@@ -459,7 +471,7 @@ void MemoryPlanner::plan(Trainer& trainer, Module& module) {
   if (!first.chain.empty() && other.chain.size() == first.chain.size() && !first.evaluates_loss &&
       !planned_.sync_batchnorm) {
     ChainNeeds& chain = needs_.chain;
-    add_weights(module, *sequential_of(module), chain);
+    add_weights(module, *sequential_of(module), divided, chain);
     const auto line = [&](int64_t bytes, int64_t other_bytes) {
       return BatchBytes::through(batch, bytes, other_batch, other_bytes);
     };
@@ -470,6 +482,7 @@ void MemoryPlanner::plan(Trainer& trainer, Module& module) {
       chain.elements[i].saved = line(first.chain[i].saved, other.chain[i].saved);
       chain.elements[i].result = line(first.chain[i].result, other.chain[i].result);
       chain.elements[i].flops = for_each_example(first.chain[i].flops);
+      chain.elements[i].weight_copies = first.chain[i].weight_copies;
       saved += first.chain[i].saved;
       other_saved += other.chain[i].saved;
     }

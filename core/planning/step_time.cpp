@@ -86,12 +86,11 @@ class StepPredictor {
     for (int64_t i = 0; i < needs_.micro_batches; ++i) {
       const double begin =
           std::max(streams_.compute_end(), gather(streams_.compute_end(), whole_parameters(needs_.outside)));
-      pass(
-          units, begin, [&](const WeightNeeds& unit) { return forward_ * share(unit); }, /*reduces=*/false);
+      pass(units, begin, [&](const WeightNeeds& unit) { return forward_ * share(unit); },
+           {.gathers = true, .reduces = false});
       std::reverse(units.begin(), units.end());
-      pass(
-          units, streams_.compute_end(), [&](const WeightNeeds& unit) { return backward_ * share(unit); },
-          /*reduces=*/true);
+      pass(units, streams_.compute_end(), [&](const WeightNeeds& unit) { return backward_ * share(unit); },
+           {.gathers = true, .reduces = true});
       std::reverse(units.begin(), units.end());
       reduce(streams_.compute_end(), whole_gradients(needs_.outside));
     }
@@ -107,6 +106,9 @@ class StepPredictor {
     const RankSpan pipeline = ranks_along(cluster_, way_.pipeline, way_.batches());
 
     std::vector<ChunkCost> costs;
+    std::vector<ChunkCost> costs_with_others;  // stages 2 and 3: and what the ranks of a stage do together in a chunk
+    std::vector<int64_t> divided_bytes(static_cast<size_t>(way_.pipeline));
+    std::vector<int64_t> divided_gradients(static_cast<size_t>(way_.pipeline));
     std::vector<WeightNeeds> owned(static_cast<size_t>(way_.pipeline));  // that the ranks of a stage step
     owned.back() = chain.outside;
     double largest_message = 0;
@@ -121,6 +123,12 @@ class StepPredictor {
       costs.push_back({.forward = forward,
                        .backward_input = forward + (way_.checkpoints ? forward : 0),
                        .backward_weight = forward});
+      costs_with_others.push_back(with_others(costs.back(), units_of(begin, ends[chunk])));
+      if (way_.stage > 1)
+        for (const WeightNeeds& unit : units_of(begin, ends[chunk])) {
+          divided_bytes[chunk % owned.size()] += unit.bytes;
+          divided_gradients[chunk % owned.size()] += unit.trainable_bytes;
+        }
       if (chunk + 1 < ends.size())
         largest_message =
             std::max(largest_message, static_cast<double>(chain.elements[ends[chunk] - 1].result.at(examples)));
@@ -129,7 +137,7 @@ class StepPredictor {
     const auto schedule = pipeline_schedule(way_.schedule, shape);
     const double message = message_seconds(cluster_, pipeline.crosses_hosts(), largest_message);
     const PipelineTimeline ideal = simulate(schedule, shape, costs);
-    const PipelineTimeline actual = simulate(schedule, shape, costs, message);
+    const PipelineTimeline actual = simulate(schedule, shape, costs_with_others, message);
 
     // Gradients of a stage are reduced over its ranks when the last backward is over, and what was stepped is gathered.
     double end = actual.makespan;
@@ -139,8 +147,9 @@ class StepPredictor {
       const WeightNeeds& weights = owned[stage];
       const int64_t stepped = needs_.largest_part(weights.trainable_elements, weights, way_.shard);
       longest_optimizer = std::max(longest_optimizer, optimizer_seconds(static_cast<double>(stepped)));
-      const double reduce = reduce_seconds(static_cast<double>(weights.trainable_bytes));
-      const double gather = way_.shard == 1 ? 0 : gather_seconds(static_cast<double>(weights.bytes));
+      const double reduce = reduce_seconds(static_cast<double>(weights.trainable_bytes - divided_gradients[stage]));
+      const int64_t stepped_bytes = weights.bytes - (way_.stage == 3 ? divided_bytes[stage] : 0);
+      const double gather = way_.shard == 1 ? 0 : gather_seconds(static_cast<double>(stepped_bytes));
       longest_exchange = std::max(longest_exchange, reduce + gather);
       longest_gather = std::max(longest_gather, gather);
       end = std::max(end, actual.ranks[stage].back().end + reduce);
@@ -154,6 +163,15 @@ class StepPredictor {
     time.exposed = batches * (actual.makespan - ideal.makespan) + end - actual.makespan + longest_gather;
     time.communication =
         batches * 2 * static_cast<double>(shape.micro_batches * shape.chunks_per_rank) * message + longest_exchange;
+    double together = 0;  // of the rank with most
+    for (int64_t rank = 0; rank < way_.pipeline; ++rank) {
+      double of_rank = 0;
+      for (auto chunk = static_cast<size_t>(rank); chunk < ends.size(); chunk += static_cast<size_t>(way_.pipeline))
+        for (const WeightNeeds& unit : units_of(chunk == 0 ? 0 : ends[chunk - 1], ends[chunk]))
+          of_rank += seconds_with_others(unit);
+      together = std::max(together, of_rank);
+    }
+    time.communication += batches * static_cast<double>(shape.micro_batches) * together;
     return time;
   }
 
@@ -197,14 +215,55 @@ class StepPredictor {
     return all_elements > 0 ? own_elements / all_elements : 1.0 / static_cast<double>(chunks);
   }
 
+  /// The units that have weights of the elements [begin, end) alone.
+  std::vector<WeightNeeds> units_of(size_t begin, size_t end) const {
+    std::vector<WeightNeeds> units;
+    for (size_t i = begin; i < end; ++i)
+      for (const size_t unit : needs_.chain.elements[i].units) units.push_back(needs_.units[unit]);
+    return units;
+  }
+
+  /// Of the collectives in a micro-batch of a stage that divides gradients, or parameters too.
+  double seconds_with_others(const WeightNeeds& unit) const {
+    if (way_.stage < 2) return 0;
+    return reduce_seconds(whole_gradients(unit)) + (way_.stage == 3 ? 2 * gather_seconds(whole_parameters(unit)) : 0);
+  }
+
+  /// What a chunk takes with these collectives, whose units divide its computation by their parameters.
+  ChunkCost with_others(ChunkCost cost, std::vector<WeightNeeds> units) const {
+    if (way_.stage < 2 || units.empty()) return cost;
+    double elements = 0;
+    for (const WeightNeeds& unit : units) elements += static_cast<double>(unit.elements);
+    const auto seconds = [&](double all, bool reduces) {
+      StepPredictor alone(*this);
+      alone.streams_ = TwoStreams();
+      alone.pass(units, 0, [&](const WeightNeeds& unit) { return all * static_cast<double>(unit.elements) / elements; },
+                 {.gathers = way_.stage == 3, .reduces = reduces});
+      return std::max(alone.streams_.compute_end(), alone.streams_.link_end());
+    };
+    cost.forward = seconds(cost.forward, /*reduces=*/false);
+    std::ranges::reverse(units);
+    // These schedules run both halves of a backward together.
+    cost.backward_input = seconds(cost.backward_input + cost.backward_weight, /*reduces=*/true) - cost.backward_weight;
+    return cost;
+  }
+
+  struct Collectives {
+    bool gathers;
+    bool reduces;
+  };
   /// Units one after the other, each gathered while the one before it computes.
   template <class Seconds>
-  void pass(const std::vector<WeightNeeds>& units, double begin, const Seconds& seconds, bool reduces) {
-    double gathered = gather(begin, whole_parameters(units.front()));
+  void pass(const std::vector<WeightNeeds>& units, double begin, const Seconds& seconds,
+            const Collectives& collectives) {
+    const auto gathered_from = [&](double ready, const WeightNeeds& unit) {
+      return collectives.gathers ? gather(ready, whole_parameters(unit)) : begin;
+    };
+    double gathered = gathered_from(begin, units.front());
     for (size_t i = 0; i < units.size(); ++i) {
       const double began = streams_.compute(std::max(begin, gathered), seconds(units[i]));
-      if (i + 1 < units.size()) gathered = gather(began, whole_parameters(units[i + 1]));
-      if (reduces) reduce(streams_.compute_end(), whole_gradients(units[i]));
+      if (i + 1 < units.size()) gathered = gathered_from(began, units[i + 1]);
+      if (collectives.reduces) reduce(streams_.compute_end(), whole_gradients(units[i]));
     }
   }
 

@@ -28,7 +28,9 @@ struct StepTime {
 ///     stage 3     a unit is gathered while the one before it computes, in forward and in backward, and its gradients
 ///                 are reduced and scattered, then reduced along replicate, when its backward is over
 ///     pipeline    simulate() runs the schedule, with a message's time between ranks; then each stage reduces along
-///                 shard and replicate, and gathers parameters after the step. Each micro-batch is a pass, of which a
+///                 shard and replicate, and gathers parameters after the step. With stages 2 and 3 of shard a chunk's
+///                 forward and backward gather and reduce its units as above, and nothing is hidden behind other
+///                 chunks. Each micro-batch is a pass, of which a
 ///                 chunk has the part of the operations that it computes
 ///
 /// A group along a dimension communicates over the links that it crosses: see ranks_along(). Of a mesh the pipeline is

@@ -402,9 +402,10 @@ TEST(MemoryPlan, MeshesAreAllFactorizationsThatTheModelAllows) {
   EXPECT_THAT(texts(4),
               ElementsAre("ddp", "sharded, stage 1", "sharded, stage 2", "sharded, stage 3", "pipeline, 4 stages",
                           "{replicate: 2, shard: {size: 2, stage: 1}}", "{replicate: 2, shard: {size: 2, stage: 2}}",
-                          "{replicate: 2, shard: 2}", "{pipeline: 2, replicate: 2}", "{pipeline: 2, shard: 2}"));
-  // 30 has eight divisors. Shards of three stages without a pipeline; 2, 3, 5, 6 or 10 stages of a pipeline.
-  EXPECT_EQ(texts(30).size(), 1 + 7 * 3 + (4 + 4 + 4 + 2 + 2));
+                          "{replicate: 2, shard: 2}", "{pipeline: 2, replicate: 2}", "{pipeline: 2, shard: 2}",
+                          "{pipeline: 2, shard: {size: 2, stage: 2}}", "{pipeline: 2, shard: {size: 2, stage: 3}}"));
+  // 30 has eight divisors. Shards of three stages; 2, 3, 5, 6 or 10 stages of a pipeline.
+  EXPECT_EQ(texts(30).size(), 1 + 7 * 3 + 3 * (1 + 3 * 3) + 2 * (1 + 1 * 3));
   EXPECT_EQ(texts(11).size(), 4);
   needs.chain.elements.clear();
   for (const PlanRow& row : meshes(needs, 8, {"1f1b"})) EXPECT_EQ(row.pipeline, 1);
@@ -438,8 +439,8 @@ TEST(MemoryPlan, ShardsOfAStageDivideWhatItsOptimizerHas) {
   EXPECT_EQ(mesh.activations, 2 * (2 * 100 + 10));
   // While the batch runs gradients are whole, and at its end there twice.
   EXPECT_EQ(mesh.gathered, kWhole - mesh.gradients);
-  EXPECT_EQ(mesh.widened, 2 * kWhole);
-  EXPECT_EQ(mesh.total(), 2 * kWhole + kWhole / 2 + 2 * kWhole);
+  EXPECT_EQ(mesh.widened, 2 * kWhole - mesh.gradients);
+  EXPECT_EQ(mesh.total(), 2 * kWhole + 2 * kWhole);
   // A stage in the middle sends most: its gradients and parameters, and messages to both sides.
   EXPECT_EQ(mesh.sent_pipeline, 16 * 2 * 40);
   EXPECT_EQ(mesh.sent_shard, 2 * 2 * 4 * kPsi / 10 / 2);
@@ -450,6 +451,52 @@ TEST(MemoryPlan, ShardsOfAStageDivideWhatItsOptimizerHas) {
   EXPECT_EQ(triple.total(), mesh.total());
   EXPECT_EQ(triple.sent_shard, mesh.sent_shard);
   EXPECT_EQ(triple.sent_replicate, 2 * 4 * kPsi / 10 / 2);
+}
+
+TEST(MemoryPlan, ShardsOfAStageDivideGradientsAndParameters) {
+  TrainingNeeds needs = chain();
+  for (size_t i = 0; i < needs.chain.elements.size(); ++i) needs.chain.elements[i].units = {i};
+  // Of the first stage: two units, and the head, which stays whole and which the last stage steps.
+  constexpr int64_t kUnits = 2 * 4 * kPsi / 10;
+  const PlanRow second = plan_row(needs, kPlenty, {.pipeline = 5, .shard = 2, .stage = 2});
+  EXPECT_EQ(second.parameters, kUnits + 200);
+  EXPECT_EQ(second.gradients, kUnits / 2);
+  EXPECT_EQ(second.optimizer, kUnits);
+  EXPECT_EQ(second.gathered, kUnits + 200);
+  // Backward ends with the place of the reduced half, and without the activations of one of five micro-batches.
+  EXPECT_EQ(second.activations, 5 * 2 * (2 * 100 + 40));
+  EXPECT_EQ(second.backward, kUnits / 2 - 2 * (2 * 100 + 40));
+  // A stage in the middle sends most: eight micro-batches of gradients, and its parameters once.
+  EXPECT_EQ(second.sent_shard, (8 + 1) * kUnits / 2);
+
+  const PlanRow third = plan_row(needs, kPlenty, {.pipeline = 5, .replicate = 2, .shard = 2, .stage = 3});
+  EXPECT_EQ(third.parameters, kUnits / 2 + 200);
+  EXPECT_EQ(third.gradients, kUnits / 2);
+  EXPECT_EQ(third.gathered, 2 * kUnits + 200);
+  EXPECT_EQ(third.sent_shard, (8 + 2 * 8) * kUnits / 2);
+  EXPECT_EQ(third.sent_replicate, 8 * 2 * (kUnits / 2) / 2);
+
+  // Weights that several elements have stay as with stage 1.
+  const PlanRow first = plan_row(chain(), kPlenty, {.pipeline = 5, .shard = 2, .stage = 1});
+  for (const int64_t stage : {2, 3}) {
+    const PlanRow tied = plan_row(chain(), kPlenty, {.pipeline = 5, .shard = 2, .stage = stage});
+    EXPECT_EQ(tied.total(), first.total());
+    EXPECT_EQ(tied.parameters, first.parameters);
+    EXPECT_EQ(tied.sent(), first.sent());
+  }
+
+  // Whole parameters have the type that autocast would convert them to.
+  TrainingNeeds mixed = chain();
+  mixed.compute_size = 2;
+  for (size_t i = 0; i < mixed.chain.elements.size(); ++i) {
+    mixed.chain.elements[i].units = {i};
+    mixed.chain.elements[i].saved.fixed = mixed.chain.elements[i].weight_copies = 70;
+  }
+  const PlanRow narrow = plan_row(mixed, kPlenty, {.pipeline = 5, .shard = 2, .stage = 2});
+  EXPECT_EQ(narrow.parameters, kUnits / 2 + kUnits / 2 + 200);
+  EXPECT_EQ(narrow.gradients, kUnits / 2);
+  EXPECT_EQ(narrow.activations, 5 * 2 * (2 * 100 + 40));
+  EXPECT_EQ(narrow.sent_shard, (8 + 1) * kUnits / 2 / 2);
 }
 
 TEST(MemoryPlan, ShardsOfAStageDivideWholeTensorsWhereTheOptimizerNeedsThem) {
