@@ -78,6 +78,7 @@
 #include <levin/core/data/numpy_arrays.h>
 #include <levin/core/data/pad_collate.h>
 #include <levin/core/data/permutation_sampler.h>
+#include <levin/core/data/queue.h>
 #include <levin/core/data/random_split.h>
 #include <levin/core/data/read_column.h>
 #include <levin/core/data/sampler.h>

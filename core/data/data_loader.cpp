@@ -14,6 +14,7 @@
 #include <levin/core/data/loader_pass.h>
 #include <levin/core/data/pinning_reader.h>
 #include <levin/core/data/prefetch_source.h>
+#include <levin/core/data/queue.h>
 #include <levin/core/data/sized_reader.h>
 #include <levin/core/data/stream_reader.h>
 #include <levin/core/data/worker_pool.h>
@@ -382,6 +383,11 @@ DataLoader::DataLoader(std::shared_ptr<const data::IterableDataset> dataset, con
     throw Error("data",
                 "shuffle needs a data set of known size; got an IterableDataset; hint: shuffle in its stream, "
                 "drawing from a data::Generator of the context's seed and epoch");
+  if (options.num_workers > 0 && dynamic_cast<const data::Queue*>(dataset.get()) != nullptr)
+    throw Error("data",
+                fmt::format("a queue is read by the thread that trains; got num_workers {}; valid: 0; hint: its "
+                            "writers are ahead already",
+                            options.num_workers));
   core_->options = options;
   core_->iterable = std::move(dataset);
 }
