@@ -81,6 +81,7 @@
 #include <levin/core/data/queue.h>
 #include <levin/core/data/random_split.h>
 #include <levin/core/data/read_column.h>
+#include <levin/core/data/replay_buffer.h>
 #include <levin/core/data/sampler.h>
 #include <levin/core/data/sampling.h>
 #include <levin/core/data/shards/shard_sampler.h>
