@@ -41,6 +41,9 @@ int program_main();
 namespace engine {
 int program_main();
 }
+namespace simulations {
+int program_main();
+}
 }  // namespace pages
 
 namespace levin {
@@ -184,6 +187,12 @@ TEST_F(Pages, Engine) {
   const size_t last = outcome.out.find(kLast);
   ASSERT_NE(last, std::string::npos) << outcome.out;
   EXPECT_LT(std::stod(outcome.out.substr(last + kLast.size())), 1e-6);
+}
+
+TEST_F(Pages, Simulations) {
+  const Outcome outcome = run_in_folder(pages::simulations::program_main);
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_TRUE(outcome.out.ends_with("trained for 200 steps\n")) << outcome.out;
 }
 
 }  // namespace
