@@ -24,6 +24,7 @@ struct Example {
   std::string config;
   std::vector<std::string> options;
   std::string strategy = "ddp";
+  bool has_data_module = true;
 };
 
 const std::map<std::string, Example>& examples() {
@@ -50,6 +51,7 @@ const std::map<std::string, Example>& examples() {
        {"preference.yaml",
         {"--model={path: DATA/model/config.json, pretrained: false}", "--data.files=[DATA/pairs.jsonl]",
          "--data.val_fraction=0.25", "--data.batch_size=2", "--adapters.rank=2"}}},
+      {"reinforcement", {.config = "cart_pole_dqn.yaml", .options = {"--model.warm_up=200"}, .has_data_module = false}},
       {"resnet",
        {"resnet50v2.yaml",
         {"--data={name: fashion_mnist_enlarged, root: DATA/fashion, global_batch_size: 4, val_size: 4}",
@@ -119,8 +121,8 @@ class StartedExample : public ::testing::TestWithParam<std::string> {
                                       "--trainer.log_every_n_steps=1",
                                       "--trainer.enable_progress_bar=false",
                                       "--trainer.default_root_dir=" + runs.path(),
-                                      "--data.num_workers=0",
                                       "--trainer.strategy=" + strategy_of(example, start)};
+    if (example.has_data_module) words.emplace_back("--data.num_workers=0");
     for (const std::string& option : example.options) words.push_back(replaced(option, "DATA", data_->path()));
     const testing::ProgramResult result =
         testing::run_program(words, {.environment = {{"OMP_NUM_THREADS", "1"}}, .folder = runs.path()});
