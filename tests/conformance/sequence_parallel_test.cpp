@@ -135,7 +135,7 @@ TEST(SequenceParallel, LoadsAndSavesTheCheckpointsOfOthers) {
     };
   };
   const Trained expected = fit_text("single_device", 1, saves("", 0), options);
-  for (size_t from = 0; from < meshes.size(); ++from) {
+  for (size_t from = 0; from < 3; ++from) {  // saved as one device, with and without sequences that are cut
     const std::string path = fresh_folder("sequences") + "/checkpoint";
     // Under tensor alone inside of a window of two batches.
     const int64_t batch = meshes[from].second == kTwo.ranks ? 7 : 8;
