@@ -177,13 +177,11 @@ Config as_list(const Config& node, const Origin& origin) {
 void merge_list(Config& base, const Config& later) {
   if (!later.is_mapping()) {
     base = later;
-  } else if (base.is_mapping()) {
-    base.merge(later);
-  } else {
-    Config list = as_list(base, later.origin());
-    merge_members(list, later);
-    base = std::move(list);
+    return;
   }
+  Config list = as_list(base, later.origin());
+  merge_members(list, later);
+  base = std::move(list);
 }
 
 bool is_list_option(const std::string& key) { return key == "callbacks" || key == "logger"; }
@@ -407,6 +405,41 @@ Config resolve_value(const Config& merged, const std::string& key) {
 
 }  // namespace
 
+namespace {
+
+/// Of a setting that names a model or the like, what it names; else "".
+std::string what_it_names(const CliArguments::Setting& setting) {
+  static const std::vector<std::string> named = {"model",
+                                                 "data",
+                                                 "optimizer",
+                                                 "scheduler",
+                                                 "trainer.strategy",
+                                                 "trainer.precision",
+                                                 "trainer.profiler",
+                                                 "trainer.optimizer",
+                                                 "trainer.scheduler"};
+  constexpr std::string_view kName = ".name";
+  if (setting.value.is_null() || !setting.value.is_scalar()) return "";
+  std::string path = setting.path;
+  if (path.ends_with(kName)) path.resize(path.size() - kName.size());
+  return std::find(named.begin(), named.end(), path) != named.end() ? path : "";
+}
+
+/// Puts what is named before its options, whose order on a command line is anybody's: they are of the new one.
+std::vector<CliArguments::Setting> names_first(std::vector<CliArguments::Setting> settings) {
+  for (auto name = settings.begin(); name != settings.end(); ++name) {
+    const std::string what = what_it_names(*name);
+    if (what.empty()) continue;
+    const auto option = std::find_if(settings.begin(), name, [&](const CliArguments::Setting& earlier) {
+      return earlier.path.starts_with(what + ".") && earlier.path != what + ".name";
+    });
+    std::rotate(option, name, name + 1);
+  }
+  return settings;
+}
+
+}  // namespace
+
 Config merge_sources(const std::vector<std::string>& files, const std::vector<CliArguments::Setting>& settings,
                      const ConfigNames& names, const std::string& defaults) {
   Config merged = Config::mapping();
@@ -420,14 +453,12 @@ Config merge_sources(const std::vector<std::string>& files, const std::vector<Cl
     normalize(source, names);
     merge_source(merged, source, names);
   }
-  Config command_line = Config::mapping();
-  for (const auto& setting : settings) {
+  for (const auto& setting : names_first(settings)) {
     Config source = Config::mapping();
     source.set_path(setting.path, setting.value);
     normalize(source, names);
-    merge_source(command_line, source, names);
+    merge_source(merged, source, names);
   }
-  merge_source(merged, command_line, names);
   return merged;
 }
 

@@ -383,6 +383,33 @@ TEST_F(CliConfigTest, AnOptionThatIsTextTakesTheTextAsItIs) {
   }
 }
 
+/// Each setting is laid over what those before it have made of the files.
+TEST_F(CliConfigTest, WhatASettingReplacedDoesNotComeBack) {
+  const auto trainer = [&](const std::string& text, const std::vector<const char*>& words) {
+    return *resolve({file("trainer: " + text + "\n")}, words).find("trainer");
+  };
+  EXPECT_EQ(trainer("{accumulate_grad_batches: {0: 2, 1: 3}}",
+                    {"--trainer.accumulate_grad_batches=4", "--trainer.accumulate_grad_batches={2: 8}"})
+                .find("accumulate_grad_batches")
+                ->to_flow(),
+            "{0: 1, 2: 8}");
+  EXPECT_EQ(trainer("{scheduler: {name: cosine, warmup_steps: 100}}",
+                    {"--trainer.scheduler=null", "--trainer.scheduler.name=cosine"})
+                .find_path("scheduler.warmup_steps")
+                ->text(),
+            "0");
+  EXPECT_EQ(trainer("{callbacks: [timer]}", {"--trainer.callbacks=[]", "--trainer.callbacks.timer.interval=step"})
+                .find("callbacks")
+                ->items()
+                .size(),
+            1u);
+  // A name takes options along that stand before it.
+  const Config strategy = trainer("{strategy: {name: ddp, timeout: 5}}",
+                                  {"--trainer.strategy.data_parallel=2", "--trainer.strategy=pipeline"});
+  EXPECT_EQ(strategy.find_path("strategy.data_parallel")->text(), "2");
+  EXPECT_EQ(strategy.find_path("strategy.timeout")->text(), "1800");
+}
+
 TEST_F(CliConfigTest, VariablesOfTheTopLevelAreOptionsToo) {
   modules.add<Texts>("texts");
   setenv("LEVIN_SEED", "7", 1);
