@@ -7,23 +7,29 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
+#include <vector>
 
 namespace levin::sweep {
 namespace {
+
+/// Refuses callbacks that choose in the run what is set here.
+void refuse_callbacks(const Config& resolved, const std::string& option, const std::vector<std::string>& names) {
+  const auto trainer = parse_options<TrainerOptions>(*resolved.find("trainer"), "trainer");
+  for (const auto& callback : trainer.callbacks)
+    if (const std::string name = callback.name("trainer.callbacks", "callback");
+        std::find(names.begin(), names.end(), name) != names.end())
+      throw ConfigError(
+          fmt::format("{}: the callback {} chooses in the run what this sets; valid: one of the two", option, name));
+}
 
 /// Batches of a rank in a step of the optimizer. `option`: the one that needs to know.
 int64_t accumulated_batches(const Config& resolved, const std::string& option) {
   const Config* accumulated = resolved.find_path("trainer.accumulate_grad_batches");
   if (accumulated == nullptr || !accumulated->is_scalar())
     throw ConfigError(option + ": trainer.accumulate_grad_batches must be one number");
-  const auto trainer = parse_options<TrainerOptions>(*resolved.find("trainer"), "trainer");
-  for (const auto& callback : trainer.callbacks)
-    if (callback.name("trainer.callbacks", "callback") == "gradient_accumulation_scheduler")
-      throw ConfigError(option +
-                        ": the callback gradient_accumulation_scheduler changes the batches in a step; valid: "
-                        "trainer.accumulate_grad_batches, one number");
   return ConfigCodec<int64_t>::parse(*accumulated, "trainer.accumulate_grad_batches");
 }
 
@@ -57,6 +63,7 @@ Settings batch_size_of(const SweepOptions& options, const Config& resolved, cons
                     "stands; got {} and {}; valid: one of the two",
                     *options.global_batch_size, given->text()));
   const std::string option = "sweep.global_batch_size";
+  refuse_callbacks(resolved, option, {"gradient_accumulation_scheduler", "batch_size_finder"});
   const int64_t ranks = data_parallel_size(resolved, devices, option);
   const int64_t accumulated = accumulated_batches(resolved, option);
   if (*options.global_batch_size % (ranks * accumulated) != 0)
@@ -82,6 +89,8 @@ Settings learning_rate_of(const SweepOptions& options, const Config& resolved, c
     throw ConfigError(
         "sweep.learning_rate_scaling needs data.batch_size, which the program's data module does not have");
   const std::string for_option = "sweep.learning_rate_scaling";
+  refuse_callbacks(resolved, for_option,
+                   {"gradient_accumulation_scheduler", "batch_size_finder", "learning_rate_finder"});
   const int64_t batches = accumulated_batches(resolved, for_option) *
                           (of_all != nullptr ? 1 : data_parallel_size(resolved, devices, for_option));
   const double global =

@@ -122,15 +122,32 @@ void check_once(const std::vector<Settings>& runs) {
                                         origin_text(run[i].value), run[i].option));
 }
 
+/// Refuses an option that another one of the run sets again under another name, such as optimizer.lr and
+/// trainer.optimizer.lr: its column would say what was not trained with.
+void check_each_counts(const std::vector<Settings>& runs, SettingMeanings& meanings) {
+  const size_t base = meanings.number({});
+  std::set<std::string> checked;
+  for (const Settings& run : runs)
+    for (const Setting& setting : run) {
+      if (checked.contains(setting.option) || meanings.number({setting}) == base) continue;
+      checked.insert(setting.option);
+      Settings without = run;
+      std::erase_if(without, [&](const Setting& other) { return other.option == setting.option; });
+      if (meanings.number(without) == meanings.number(run))
+        throw ConfigError(fmt::format(
+            "{}sweep: {} has no effect beside the others that vary ({}); valid: each option once, under one "
+            "name",
+            origin_text(setting.value), setting.option, describe(without)));
+    }
+}
+
 /// Whether a run's option has the value, or one of the values in a list.
-bool matches(const Settings& run, const Setting& wanted, SettingValues& values_of_options) {
-  const Setting* has = find_setting(run, wanted.option);
-  if (has == nullptr) return false;
-  const auto number = [&](const Config& value) { return values_of_options.number(run, {wanted.option, value}); };
-  const auto is_same = [&](const Config& value) { return number(has->value) == number(value); };
-  if (!wanted.value.is_sequence()) return is_same(wanted.value);
+bool matches(const Settings& run, const Setting& wanted, SettingMeanings& meanings) {
+  if (!wanted.value.is_sequence()) return meanings.has(run, wanted);
   const auto& values = wanted.value.items();
-  return std::any_of(values.begin(), values.end(), is_same);
+  return std::any_of(values.begin(), values.end(), [&](const Config& value) {
+    return meanings.has(run, {wanted.option, value});
+  });
 }
 
 void check_varied(const Setting& setting, const std::vector<std::string>& varied, const std::string& where) {
@@ -159,11 +176,15 @@ std::vector<Condition> conditions_of(const SweepOptions& options, const std::vec
   return conditions;
 }
 
-void drop_conditional(Settings& run, const std::vector<Condition>& conditions, SettingValues& values) {
-  for (const Condition& condition : conditions) {
-    const auto holds = [&](const Setting& wanted) { return matches(run, wanted, values); };
-    if (std::all_of(condition.wanted.begin(), condition.wanted.end(), holds)) continue;
-    std::erase_if(run, [&](const Setting& setting) { return setting.option == condition.option; });
+/// A condition may ask for an option that another one takes away.
+void drop_conditional(Settings& run, const std::vector<Condition>& conditions, SettingMeanings& meanings) {
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (const Condition& condition : conditions) {
+      const auto holds = [&](const Setting& wanted) { return matches(run, wanted, meanings); };
+      if (std::all_of(condition.wanted.begin(), condition.wanted.end(), holds)) continue;
+      changed |= std::erase_if(run, [&](const Setting& setting) { return setting.option == condition.option; }) > 0;
+    }
   }
 }
 
@@ -178,16 +199,16 @@ std::vector<Settings> exclusions_of(const SweepOptions& options, const std::vect
   return exclusions;
 }
 
-bool is_excluded(const Settings& run, const std::vector<Settings>& exclusions, SettingValues& values) {
+bool is_excluded(const Settings& run, const std::vector<Settings>& exclusions, SettingMeanings& meanings) {
   return std::any_of(exclusions.begin(), exclusions.end(), [&](const Settings& exclusion) {
     return !exclusion.empty() && std::all_of(exclusion.begin(), exclusion.end(),
-                                             [&](const Setting& wanted) { return matches(run, wanted, values); });
+                                             [&](const Setting& wanted) { return matches(run, wanted, meanings); });
   });
 }
 
 }  // namespace
 
-Plan make_plan(const SweepOptions& options, int64_t first_seed, SettingValues& values) {
+Plan make_plan(const SweepOptions& options, int64_t first_seed, SettingMeanings& meanings) {
   const std::vector<std::vector<Settings>> parts = {list_runs(options), grid_runs(options), random_runs(options)};
   std::vector<Settings> all = {{}};
   for (const auto& part : parts) all = combined(all, part);
@@ -200,17 +221,18 @@ Plan make_plan(const SweepOptions& options, int64_t first_seed, SettingValues& v
   const auto exclusions = exclusions_of(options, plan.options);
 
   std::vector<Settings> kept;
-  std::set<std::string> seen;
+  std::set<size_t> seen;
   for (Settings& run : all) {
-    drop_conditional(run, conditions, values);
-    if (is_excluded(run, exclusions, values)) continue;
-    if (seen.insert(values.key(run)).second) kept.push_back(std::move(run));
+    drop_conditional(run, conditions, meanings);
+    if (is_excluded(run, exclusions, meanings)) continue;
+    if (seen.insert(meanings.number(run)).second) kept.push_back(std::move(run));
   }
   if (kept.empty())
     throw ConfigError(
         fmt::format("sweep.exclude leaves out all of the {} combinations: there is nothing to run", all.size()));
   if (options.repeats == 1) {
     plan.runs = std::move(kept);
+    check_each_counts(plan.runs, meanings);
     return plan;
   }
   if (std::find(plan.options.begin(), plan.options.end(), "seed") != plan.options.end())
@@ -219,6 +241,7 @@ Plan make_plan(const SweepOptions& options, int64_t first_seed, SettingValues& v
   std::vector<Settings> seeds;
   for (int64_t i = 0; i < options.repeats; ++i) seeds.push_back({{"seed", ConfigCodec<int64_t>::dump(first_seed + i)}});
   plan.runs = combined(kept, seeds);
+  check_each_counts(plan.runs, meanings);
   return plan;
 }
 

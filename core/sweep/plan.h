@@ -17,7 +17,7 @@ struct Plan {
 
 /// Works out the runs: each entry of the list with each combination of the grid with each draw, less what `exclude` and
 /// `only_when` take away, each as often as `repeats` says with seeds from `first_seed` on. The same options give the
-/// same plan. `values`: what those of the options mean. Throws ConfigError, also for a plan without a run.
-Plan make_plan(const SweepOptions& options, int64_t first_seed, SettingValues& values);
+/// same plan. Throws ConfigError, also for a plan without a run.
+Plan make_plan(const SweepOptions& options, int64_t first_seed, SettingMeanings& meanings);
 
 }  // namespace levin::sweep

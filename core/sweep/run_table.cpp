@@ -57,7 +57,7 @@ std::string best_average(const RunTable& table) {
     double mean() const { return sum / static_cast<double>(count); }
   };
   std::vector<Group> groups;
-  std::map<std::string, size_t> places;
+  std::map<size_t, size_t> places;
   for (const Run& run : table.runs) {
     const auto value = run.metric(table.monitor);
     if (run.status != RunStatus::kFinished || !value) continue;

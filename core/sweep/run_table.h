@@ -18,7 +18,7 @@ enum class RunStatus { kWaiting, kRunning, kStoppedEarly, kFinished, kFailed };
 struct Run {
   int64_t number = 0;
   Settings settings = {};
-  std::string combination = {};  ///< equal for runs whose settings mean the same but for the seed
+  size_t combination = 0;  ///< equal for runs whose settings mean the same but for the seed
   RunStatus status = RunStatus::kWaiting;
   size_t rung = 0;         ///< on which it is, or was stopped
   double seconds = 0;      ///< wall time of all its starts

@@ -30,14 +30,15 @@ std::string value_text(const Config& value);
 /// Makes the whole configuration of a run. Throws ConfigError.
 using Resolve = std::function<Config(const Settings&)>;
 
-/// Tells which values mean the same: the options' types decide. 0.1 and 1e-1 are one number, and two texts.
-class SettingValues {
+/// Tells which settings mean the same in the whole configuration: the options' types decide, so that 0.1 and 1e-1 are
+/// one number and two texts, and a setting that says what the configuration says anyway is none.
+class SettingMeanings {
  public:
-  explicit SettingValues(Resolve resolve);
-  /// Returns one number for all values of the option, as one of the run's, that mean the same.
-  size_t number(const Settings& run, const Setting& setting);
-  /// Returns one text for all runs with the same settings, in whatever order.
-  std::string key(const Settings& run);
+  explicit SettingMeanings(Resolve resolve);
+  /// Returns one number for all settings that mean the same.
+  size_t number(const Settings& settings);
+  /// Whether the option has this value in a run, by its settings or by the configuration.
+  bool has(const Settings& run, const Setting& wanted);
 
  private:
   const Resolve resolve_;

@@ -88,7 +88,7 @@ Sweep::~Sweep() = default;
 void Sweep::plan(const Config& base) {
   const Config& seed = *base.find("seed");
   const int64_t first_seed = seed.is_null() ? 0 : ConfigCodec<int64_t>::parse(seed, "seed");
-  const Plan plan = make_plan(options_, first_seed, values_);
+  const Plan plan = make_plan(options_, first_seed, meanings_);
   table_.options = plan.options;
   table_.monitor = options_.monitor;
   table_.mode = options_.mode == "max" ? MonitorMode::kMax : MonitorMode::kMin;
@@ -110,7 +110,7 @@ void Sweep::plan(const Config& base) {
 void Sweep::add_run(const Settings& common, const Settings& varied) {
   Run run{.number = static_cast<int64_t>(table_.runs.size()),
           .settings = varied,
-          .combination = values_.key(without_seed(varied))};
+          .combination = meanings_.number(without_seed(varied))};
   Settings all = common;
   for (const auto& [option, value] : varied) set_setting(all, option, value);
   all.push_back({"trainer.logger.csv", Config::mapping()});  // after what varies, which may be the loggers
@@ -172,6 +172,11 @@ void Sweep::check_run(const Run& run, const Config& resolved) {
     throw ConfigError(
         fmt::format("trainer.min_epochs must be at most sweep.successive_halving.min_epochs; got {} and {}",
                     least.text(), min_epochs));
+  if (const Config& least = trainer_option(resolved, "min_steps"); !least.is_null() && least.text() != "0")
+    throw ConfigError(fmt::format(
+        "trainer.min_steps does not work with sweep.successive_halving, whose runs pause after whole epochs; "
+        "got {}; valid: null; hint: trainer.min_epochs",
+        least.text()));
 }
 
 void Sweep::plan_rungs() {

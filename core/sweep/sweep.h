@@ -67,7 +67,7 @@ class Sweep {
   std::string run_folder(const Run& run) const { return folder_->path() + "/" + run.name(); }
 
   const Resolve resolve_;
-  SettingValues values_{resolve_};
+  SettingMeanings meanings_{resolve_};
   const std::string program_;
   SweepOptions options_;
   RunTable table_;

@@ -63,8 +63,12 @@ std::optional<int64_t> version_number(std::string_view name) {
 SweepFolder::SweepFolder(const std::string& path, const Config& description)
     : path_(std::filesystem::absolute(path).lexically_normal().string()) {
   auto& files = FileSystem::current();
-  if (files.exists(path_) && !files.exists(path_ + kDescription) && !files.list(path_).empty() &&
-      files.list(path_) != std::vector<std::string>{kLock + 1})
+  // One that was killed before it had written its description leaves these.
+  const auto is_of_sweep = [](const std::string& name) {
+    return name == kLock + 1 || name.starts_with(kDescription + 1);
+  };
+  const auto names = files.exists(path_) ? files.list(path_) : std::vector<std::string>();
+  if (!files.exists(path_ + kDescription) && !std::all_of(names.begin(), names.end(), is_of_sweep))
     throw ConfigError(fmt::format("{} is no folder of a sweep: it holds other files; hint: sweep.dir", path_));
   files.create_directories(path_);
   take_lock();

@@ -49,6 +49,9 @@ class ParameterServer : public RankedStrategy, public DividedModel, public Indep
   StrategyCapabilities capabilities() const override;
   DividedModel& divided_model() override { return *this; }
   void prepare(const StrategySetup& setup) override;
+  int64_t data_parallel_size(int64_t devices_of_host, int64_t hosts) const override {
+    return is_async() ? 1 : devices_of_host * hosts;  // a step of each worker's batch
+  }
   void setup_environment(const StrategySetup& setup) override;
   void setup_module(Module& module) override;
   StepOutput forward_backward(const Batch& batch, StepPhases& phases, const AccumulationWindow& window) override;

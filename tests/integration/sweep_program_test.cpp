@@ -294,6 +294,9 @@ TEST_F(SweepEndings, MistakesAreRefusedBeforeAnythingIsMade) {
   EXPECT_THAT(error_of({"--sweep.gridd={}"}), HasSubstr("did you mean 'grid'?"));
   EXPECT_THAT(error_of({"--sweep.grid={trainer.devices: [64]}", "--trainer.accelerator=gpu"}), HasSubstr("64"));
   EXPECT_THAT(error_of({"--sweep.grid={seed: [1]}", "--sweep.executor=slurmm"}), HasSubstr("did you mean 'slurm'?"));
+  EXPECT_THAT(error_of({"--sweep.grid={seed: [1]}", "--sweep.successive_halving={min_epochs: 1}",
+                        "--trainer.max_epochs=4", "--trainer.min_steps=6"}),
+              HasSubstr("trainer.min_steps does not work with sweep.successive_halving"));
   const std::string shares = "model_checkpoint.upload_to: runs 0000 and 0001 would share s3://b/a and resume from each";
   EXPECT_THAT(
       error_of({"--sweep.grid={seed: [1, 2]}", "--trainer.callbacks=[{model_checkpoint: {upload_to: s3://b/a}}]"}),

@@ -60,6 +60,7 @@ TEST(BatchScaling, OnlyRanksWithBatchesOfTheirOwnCount) {
       {"{sharded: {shard_group: 2}}", {.count = 8}, 8},
       {"{sharded: {tensor_group: 2}}", {.count = 8}, 4},
       {"parameter_server", {.count = 4}, 4},
+      {"{parameter_server: {mode: async}}", {.count = 4}, 1},
       {"pipeline", {.count = 4}, 1},
       {"{pipeline: {data_parallel: 2}}", {.count = 8}, 2},
       {"{tensor: 4}", {.count = 4}, 1},
@@ -101,7 +102,9 @@ TEST(BatchScaling, WhatIsNotKnownBeforehandIsRefused) {
     EXPECT_THAT(error_with("accumulate_grad_batches: {0: 2, 4: 1}"), HasSubstr("must be one number"));
     EXPECT_THAT(error_with("accumulate_grad_batches: 1, callbacks: [gradient_accumulation_scheduler: {scheduling: "
                            "{0: 8}}]"),
-                HasSubstr("gradient_accumulation_scheduler changes the batches in a step"));
+                HasSubstr("the callback gradient_accumulation_scheduler chooses in the run what this sets"));
+    EXPECT_THAT(error_with("accumulate_grad_batches: 1, callbacks: [batch_size_finder]"),
+                HasSubstr("the callback batch_size_finder chooses in the run what this sets"));
     EXPECT_THAT(error_with("accumulate_grad_batches: 1, strategy: {name: auto, memory: 24GiB}"),
                 HasSubstr("trainer.strategy is chosen when a run starts"));
   }

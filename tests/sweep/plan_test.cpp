@@ -54,7 +54,8 @@ Config resolve_typed(const Settings& settings) {
   Config model = Config::mapping();
   Config all = Config::mapping();
   for (const auto& [option, value] : settings) {
-    const std::string name = option.starts_with("model.") ? option.substr(6) : "";
+    std::string name = option.starts_with("model.") ? option.substr(6) : "";
+    if (name == "alias") name = "lr";
     const auto known = schema_of<TypedOptions>().names();
     const bool is_typed = std::find(known.begin(), known.end(), name) != known.end();
     (is_typed ? model : all).set(is_typed ? name : option, value);
@@ -64,8 +65,8 @@ Config resolve_typed(const Settings& settings) {
 }
 
 Plan plan_of(const std::string& yaml, int64_t seed = 0) {
-  SettingValues values(resolve_typed);
-  return make_plan(options_of(yaml), seed, values);
+  SettingMeanings meanings(resolve_typed);
+  return make_plan(options_of(yaml), seed, meanings);
 }
 
 std::vector<std::string> runs_of(const std::string& yaml, int64_t seed = 0) {
@@ -164,6 +165,8 @@ TEST(SweepPlan, TheTypeOfAnOptionDecidesWhatIsEqual) {
   EXPECT_EQ(count("model.betas: [[0.9, 0.999], [9e-1, 0.9990], [0.9, 0.99]]"), 2u);
   EXPECT_EQ(count("model.time: ['00:01:00:00', '00:00:60:00', '0:01:00:00', '00:01:00:01']"), 2u);
   EXPECT_EQ(count("model.extras: [1.1, 1.10, '1.1']"), 3u) << "of no type";
+  EXPECT_EQ(count("model.extras: [a, 'a', {b: 1, c: 2}, {c: 2, b: 1}]"), 2u);
+  EXPECT_EQ(count("trainer: [{devices: 2}, {devices: '2'}, {devices: 3}]"), 2u);
 
   EXPECT_THAT(runs_of("{grid: {model.tag: [1.1, 1.10]}, exclude: [{model.tag: 1.1}]}"), ElementsAre("model.tag=1.10"));
   EXPECT_THAT(runs_of("{grid: {model.tag: [1.1, 1.10], model.lr: [0.1, 0.2]},"
@@ -171,6 +174,40 @@ TEST(SweepPlan, TheTypeOfAnOptionDecidesWhatIsEqual) {
               ElementsAre("model.tag=1.1", "model.tag=1.10, model.lr=0.1", "model.tag=1.10, model.lr=0.2"));
   EXPECT_THAT(runs_of("{grid: {model.lr: [0.1, 0.2]}, exclude: [{model.lr: [2e-1, 3e-1]}]}"),
               ElementsAre("model.lr=0.1"));
+}
+
+TEST(SweepPlan, ConditionsAndExclusionsSeeWhatTheConfigurationHas) {
+  // By default `name` is mlp, and `width` 0.
+  EXPECT_THAT(runs_of("{list: [{model.name: mlp}, {model.tag: a}], grid: {model.lr: [0.1, 0.2]},"
+                      " only_when: {model.lr: {model.name: mlp}}}"),
+              ElementsAre("model.name=mlp, model.lr=0.1", "model.name=mlp, model.lr=0.2", "model.tag=a, model.lr=0.1",
+                          "model.tag=a, model.lr=0.2"));
+  EXPECT_THAT(runs_of("{list: [{model.width: 8}, {model.tag: a}], grid: {model.lr: [0.1, 0.2]},"
+                      " exclude: [{model.width: 0, model.lr: 0.1}]}"),
+              ElementsAre("model.width=8, model.lr=0.1", "model.width=8, model.lr=0.2", "model.tag=a, model.lr=0.2"));
+}
+
+TEST(SweepPlan, ConditionsThatDependOnEachOtherHoldInAnyOrder) {
+  const std::string grid = "{grid: {model.width: [8, 16], model.tag: [a, b], model.lr: [0.1, 0.2]}, only_when: {";
+  const std::string lr = "model.lr: {model.tag: a}";
+  const std::string tag = "model.tag: {model.width: 8}";
+  const auto expected =
+      ElementsAre("model.width=8, model.tag=a, model.lr=0.1", "model.width=8, model.tag=a, model.lr=0.2",
+                  "model.width=8, model.tag=b", "model.width=16");
+  EXPECT_THAT(runs_of(grid + lr + ", " + tag + "}}"), expected);
+  EXPECT_THAT(runs_of(grid + tag + ", " + lr + "}}"), expected);
+}
+
+TEST(SweepPlan, WhatTheConfigurationSaysAnywayMakesNoFurtherRun) {
+  EXPECT_THAT(runs_of("{list: [{model.name: mlp}, {model.width: 0}, {}, {model.width: 1}]}"),
+              ElementsAre("model.name=mlp", "model.width=1"));
+}
+
+TEST(SweepPlan, AnOptionUnderTwoNamesIsRefused) {
+  // `alias` is `lr` once more, as trainer.optimizer.lr is optimizer.lr.
+  EXPECT_THAT(error_of("{list: [{model.alias: 5}, {model.alias: 6}], grid: {model.lr: [1, 2]}}"),
+              HasSubstr("model.alias has no effect beside the others that vary (model.lr=1)"));
+  EXPECT_EQ(error_of("{list: [{model.alias: 5}, {model.alias: 6}], grid: {model.width: [1, 2]}}"), "no error");
 }
 
 TEST(SweepPlan, RoundedDrawsStayWithinTheirBounds) {

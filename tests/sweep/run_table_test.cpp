@@ -26,19 +26,19 @@ RunTable three_runs() {
   RunTable table{.options = {"model.lr", "seed"}, .monitor = "val_loss"};
   table.runs = {{.number = 0,
                  .settings = {setting("model.lr", "0.1"), setting("seed", "0")},
-                 .combination = "model.lr=1",
+                 .combination = 1,
                  .status = RunStatus::kFinished,
                  .seconds = 1.5,
                  .metrics = {{"val_loss", 0.25}, {"val_acc", 0.5}}},
                 {.number = 1,
                  .settings = {setting("model.lr", "0.1"), setting("seed", "1")},
-                 .combination = "model.lr=1",
+                 .combination = 1,
                  .status = RunStatus::kFinished,
                  .seconds = 2,
                  .metrics = {{"val_loss", 0.75}}},
                 {.number = 2,
                  .settings = {setting("model.lr", "0.2"), setting("seed", "0")},
-                 .combination = "model.lr=2",
+                 .combination = 2,
                  .status = RunStatus::kFailed,
                  .error = "[data] no such file: \"a\", b"}};
   return table;
@@ -81,11 +81,11 @@ TEST(SweepTable, AsTextMarksTheBestRunAndNamesFailures) {
 TEST(SweepTable, AveragesOverSeedsWhereverTheirRunsAre) {
   RunTable table = three_runs();
   table.runs[1].settings = {setting("model.lr", "0.2"), setting("seed", "0")};
-  table.runs[1].combination = "model.lr=2";
+  table.runs[1].combination = 2;
   table.runs[1].metrics = {{"val_loss", 1.0}};
   table.runs[2] = {.number = 2,
                    .settings = {setting("model.lr", "0.1"), setting("seed", "1")},
-                   .combination = "model.lr=1",
+                   .combination = 1,
                    .status = RunStatus::kFinished,
                    .metrics = {{"val_loss", 0.75}}};
   EXPECT_THAT(table.to_text("/a"), HasSubstr("best on average  model.lr=0.1  val_loss 0.5 over 2 seeds\n"));

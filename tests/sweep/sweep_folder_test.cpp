@@ -72,6 +72,13 @@ TEST_F(SweepFolders, RefuseAFolderOfOtherFiles) {
   EXPECT_THAT(folder_error([&] { SweepFolder(root_ + "/a", description_); }), HasSubstr("is no folder of a sweep"));
 }
 
+/// A sweep that was killed at its very start leaves no description yet.
+TEST_F(SweepFolders, TakeUpOneWithoutADescription) {
+  std::filesystem::create_directories(root_ + "/a");
+  for (const char* name : {"/a/.lock", "/a/sweep.yaml.unfinished"}) std::ofstream(root_ + name) << "x: ";
+  EXPECT_EQ(folder_error([&] { SweepFolder(root_ + "/a", description_); }), "no error");
+}
+
 TEST_F(SweepFolders, TheNewestVersionIsTakenUpUntilItIsDone) {
   EXPECT_EQ(next_version(root_, description_), root_ + "/version_0");
   {
