@@ -15,6 +15,7 @@
 #include <levin/core/checkpoint/run_paths.h>
 #include <levin/core/checkpoint/state_bytes.h>
 #include <levin/core/checkpoint/state_outline.h>
+#include <levin/core/comm/device_mesh.h>
 #include <levin/core/comm/gather_on_first.h>
 #include <levin/core/connectors/error_context.h>
 #include <levin/core/interchange/lightning.h>
@@ -431,7 +432,9 @@ void CheckpointConnector::restore_gradients() {
   }
   // Gradients and weights are averaged over ranks when a window ends: each rank has their mean, in its parts.
   set_gradients(mean_gradients());
-  if (!model_.owns_outputs()) {
+  // Ranks of a tensor group compute the same losses, and only the last of a pipeline's does.
+  const DeviceMesh& mesh = strategy_.ranks().mesh();
+  if (mesh.coordinate(strategy_.rank(), DeviceMesh::kPipeline) + 1 < mesh.size(DeviceMesh::kPipeline)) {
     weight = 0;
   } else if (ranks.front().find("window_weight") != nullptr) {
     double sum = 0;
