@@ -1,7 +1,7 @@
 /// What activation checkpointing gives and costs: training steps of a transformer of 12 blocks on one thread, each
-/// block recomputed in backward, in turn with plain steps on the same model. Prints the peak of memory that a step
-/// needs beyond parameters, gradients and optimizer state, the median time a step, and the median of the ratios round
-/// by round.
+/// block recomputed in backward, all of it or but for chosen operators, in turn with plain steps on the same model.
+/// Prints the peak of memory that a step needs beyond parameters, gradients and optimizer state, the median time a
+/// step, and the median of the ratios round by round.
 ///
 ///   build/bin/activation_checkpointing_benchmark [rounds] [dropout]
 
@@ -14,8 +14,6 @@
 #include <torch/torch.h>
 
 #include <cstdio>
-#include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,6 +36,11 @@ struct Step {
   int64_t peak_bytes;
 };
 
+struct Variant {
+  const char* name;
+  levin::ActivationCheckpointingOptions options;
+};
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -53,9 +56,14 @@ int main(int argc, char** argv) {
     const torch::Tensor inputs = tokens.narrow(1, 0, kLength).contiguous();
     const torch::Tensor targets = tokens.narrow(1, 1, kLength).contiguous();
 
-    const auto run = [&](bool checkpointed) {
-      std::optional<levin::ActivationCheckpointing> checkpointing;
-      if (checkpointed) checkpointing.emplace(*model, levin::ActivationCheckpointingOptions{.units = {"Block"}});
+    const std::vector<Variant> variants = {
+        {"plain", {}},
+        {"checkpointed", {.units = {"Block"}}},
+        {"keep attention", {.units = {"Block"}, .keep = {"scaled_dot_product_attention"}}},
+        {"keep products", {.units = {"Block"}, .keep = {"linear"}}},
+        {"keep both", {.units = {"Block"}, .keep = {"linear", "scaled_dot_product_attention"}}}};
+    const auto run = [&](const Variant& variant) {
+      const levin::ActivationCheckpointing checkpointing(*model, variant.options);
       optimizer.zero_grad(/*set_to_none=*/false);
       Step step{};
       step.peak_bytes = AccountingAllocator::of_all_threads().peak_of([&] {
@@ -67,30 +75,27 @@ int main(int argc, char** argv) {
       return step;
     };
 
-    for (const bool checkpointed : {false, true}) run(checkpointed);
-    std::vector<double> plain_seconds;
-    std::vector<double> checkpointed_seconds;
-    std::vector<double> ratios;
-    Step plain{};
-    Step checkpointed{};
+    for (const Variant& variant : variants) run(variant);
+    std::vector<std::vector<double>> seconds(variants.size());
+    std::vector<std::vector<double>> ratios(variants.size());
+    std::vector<int64_t> peaks(variants.size());
     for (int64_t round = 0; round < rounds; ++round) {
-      const bool plain_first = round % 2 == 0;
-      if (plain_first) plain = run(false);
-      checkpointed = run(true);
-      if (!plain_first) plain = run(false);
-      plain_seconds.push_back(plain.seconds);
-      checkpointed_seconds.push_back(checkpointed.seconds);
-      ratios.push_back(checkpointed.seconds / plain.seconds);
+      // Each round in another order.
+      for (size_t i = 0; i < variants.size(); ++i) {
+        const size_t at = (i + static_cast<size_t>(round)) % variants.size();
+        const Step step = run(variants[at]);
+        seconds[at].push_back(step.seconds);
+        peaks[at] = step.peak_bytes;
+      }
+      for (size_t i = 0; i < variants.size(); ++i) ratios[i].push_back(seconds[i].back() / seconds[0].back());
     }
-    const auto megabytes = [](int64_t bytes) { return static_cast<double>(bytes) / 1e6; };
     std::printf("%d blocks of width %d, dropout %g, batch %d x %d tokens, %d rounds\n", static_cast<int>(kBlocks),
                 static_cast<int>(kWidth), dropout, static_cast<int>(kBatch), static_cast<int>(kLength),
                 static_cast<int>(rounds));
-    std::printf("peak activation memory  plain %8.1f MB  checkpointed %8.1f MB  ratio %.3f\n",
-                megabytes(plain.peak_bytes), megabytes(checkpointed.peak_bytes),
-                static_cast<double>(checkpointed.peak_bytes) / static_cast<double>(plain.peak_bytes));
-    std::printf("step                    plain %8.1f ms  checkpointed %8.1f ms  ratio %.3f\n",
-                1e3 * median(plain_seconds), 1e3 * median(checkpointed_seconds), median(ratios));
+    for (size_t i = 0; i < variants.size(); ++i)
+      std::printf("%-15s  peak activation memory %8.1f MB  ratio %.3f   step %8.1f ms  ratio %.3f\n", variants[i].name,
+                  static_cast<double>(peaks[i]) / 1e6, static_cast<double>(peaks[i]) / static_cast<double>(peaks[0]),
+                  1e3 * median(seconds[i]), median(ratios[i]));
   }
   return 0;
 }

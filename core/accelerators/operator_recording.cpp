@@ -1,29 +1,21 @@
 #include <levin/core/accelerators/operator_recording.h>
 
 #include <levin/core/base/error.h>
-#include <levin/core/base/permanent_library.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/record_function.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/impl/COW.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <fmt/format.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <array>
 #include <functional>
-#include <mutex>
 #include <string_view>
 #include <utility>
 
 namespace levin {
 namespace {
-
-/// Below autograd, autocast and the functions that keep track of views; above the backends. LibTorch's Python has it
-/// for tensors without memory; nothing in C++ uses it.
-constexpr auto kKey = c10::DispatchKey::Fake;
 
 /// Bytes of results after which memory that nobody needs any more is given back.
 constexpr size_t kReleaseBytes = size_t{1} << 20;
@@ -118,14 +110,13 @@ size_t hash_of(const at::Storage& storage, size_t bytes) {
 
 }  // namespace
 
-void OperatorRecording::call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  const auto after = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey);
-  if (current == nullptr || !current->failure_.empty()) return op.redispatchBoxed(after, stack);
-  current->record_call(op, after, stack);
+void OperatorRecording::call(const c10::OperatorHandle& op, c10::DispatchKeySet after, torch::jit::Stack* stack) {
+  if (!failure_.empty()) return op.redispatchBoxed(after, stack);
+  record_call(op, after, stack);
 }
 
 struct OperatorRecording::Scope {
-  explicit Scope(OperatorRecording* recording) {
+  explicit Scope(OperatorRecording* recording) : operators(recording) {
     current = recording;
     set_recording_observer(recording);
   }
@@ -136,8 +127,7 @@ struct OperatorRecording::Scope {
   }
   Scope(const Scope&) = delete;
   Scope& operator=(const Scope&) = delete;
-  // Guards that the part itself made may live on: this one takes away what it added, and nothing else.
-  c10::impl::IncludeDispatchKeyGuard include{kKey};
+  const OperatorInterceptor::Scope operators;
   const at::CallbackHandle functions =
       at::addThreadLocalCallback(at::RecordFunctionCallback(&on_function).scopes({at::RecordScope::FUNCTION}));
 };
@@ -153,11 +143,6 @@ std::unique_ptr<at::ObserverContext> OperatorRecording::on_function(const at::Re
 }
 
 OperatorRecording::OperatorRecording(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& state) {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    permanent_library(torch::Library::IMPL, "_", kKey)
-        .fallback(torch::CppFunction::makeFromBoxedFunction<&OperatorRecording::call>());
-  });
   for (const at::Tensor& input : inputs) trace_.number_of(input);
   trace_.inputs = trace_.storages.size();
   settled_.assign(trace_.inputs, true);
@@ -367,7 +352,7 @@ void OperatorRecording::record_call(const c10::OperatorHandle& op, c10::Dispatch
   }
   const size_t base = stack->size() - count;
   {
-    const c10::impl::ExcludeDispatchKeyGuard once(kKey);
+    const OperatorInterceptor::Pause once;
     in_operator_ = true;
     try {
       op.redispatchBoxed(after, stack);

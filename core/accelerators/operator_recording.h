@@ -2,6 +2,7 @@
 
 #include <levin/core/accelerators/operator_trace.h>
 #include <levin/core/accelerators/pointer_watch.h>
+#include <levin/core/base/operator_interceptor.h>
 #include <levin/core/base/recording.h>
 
 #include <c10/core/Storage.h>
@@ -30,7 +31,7 @@ namespace levin {
 ///
 /// The first recording of a process registers a kernel with LibTorch's dispatcher, which threads that do not record
 /// never reach.
-class OperatorRecording final : public RecordingObserver {
+class OperatorRecording final : public RecordingObserver, private OperatorInterceptor {
  public:
   /// `inputs`: tensors of the batch, which are others in each step. `state`: parameters and buffers.
   explicit OperatorRecording(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& state = {});
@@ -71,7 +72,7 @@ class OperatorRecording final : public RecordingObserver {
   };
 
   static std::unique_ptr<at::ObserverContext> on_function(const at::RecordFunction& function);
-  static void call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+  void call(const c10::OperatorHandle& op, c10::DispatchKeySet after, torch::jit::Stack* stack) override;
   void record_call(const c10::OperatorHandle& op, c10::DispatchKeySet after, torch::jit::Stack* stack);
   std::string why_not(const c10::OperatorHandle& op, const torch::jit::Stack& stack) const;
   /// `is_written`: the operator says that it changes the tensor.

@@ -1,6 +1,7 @@
 #include <levin/core/nn/activation_checkpointing.h>
 
 #include <levin/core/nn/checkpointed_call.h>
+#include <levin/core/nn/kept_results.h>
 #include <levin/core/nn/unit.h>
 #include <levin/core/nn/unit_patterns.h>
 
@@ -13,12 +14,14 @@ namespace {
 
 class CheckpointingRunner : public UnitRunner {
  public:
-  CheckpointingRunner(std::string name, bool offload) : name_(std::move(name)), offload_(offload) {}
-  void run(UnitCall& call) override { run_checkpointed(call, name_, offload_); }
+  CheckpointingRunner(std::string name, bool offload, std::shared_ptr<const OperatorChoice> keep)
+      : name_(std::move(name)), offload_(offload), keep_(std::move(keep)) {}
+  void run(UnitCall& call) override { run_checkpointed(call, name_, offload_, keep_); }
 
  private:
   std::string name_;
   bool offload_;
+  std::shared_ptr<const OperatorChoice> keep_;
 };
 
 }  // namespace
@@ -28,6 +31,9 @@ void ActivationCheckpointingOptions::describe(Schema<ActivationCheckpointingOpti
   schema.field("units", &Options::units, "types of units (Block) and dotted paths (blocks.*)");
   schema.field("every", &Options::every, "of these units, the first and each n-th after it").at_least(1);
   schema.field("offload", &Options::offload, "the inputs of these units wait for backward in host memory");
+  schema.field("keep", &Options::keep,
+               "operators whose results are kept and not computed again: linear, matmul, scaled_dot_product_attention, "
+               "or LibTorch's names (mm, convolution)");
 }
 
 ActivationCheckpointingOptions ConfigCodec<ActivationCheckpointingOptions>::parse(const Config& node,
@@ -39,22 +45,26 @@ ActivationCheckpointingOptions ConfigCodec<ActivationCheckpointingOptions>::pars
       throw_wrong_type(node, path, "a list of units, or a mapping that has such a list as 'units'");
     return options;
   }
-  throw_wrong_type(node, path, "a list of units ([Block, encoder.*]), or a mapping of units, every and offload");
+  throw_wrong_type(node, path, "a list of units ([Block, encoder.*]), or a mapping of units, every, offload and keep");
 }
 
 Config ConfigCodec<ActivationCheckpointingOptions>::dump(const ActivationCheckpointingOptions& value) {
-  if (value.every == 1 && !value.offload) return ConfigCodec<std::vector<std::string>>::dump(value.units);
+  if (value.every == 1 && !value.offload && value.keep.empty())
+    return ConfigCodec<std::vector<std::string>>::dump(value.units);
   return schema_of<ActivationCheckpointingOptions>().dump(value);
 }
 
 ActivationCheckpointing::ActivationCheckpointing(torch::nn::Module& module,
                                                  const ActivationCheckpointingOptions& options) {
   schema_of<ActivationCheckpointingOptions>().validate(options, "trainer.activation_checkpointing");
+  const auto keep = options.keep.empty()
+                        ? nullptr
+                        : std::make_shared<const OperatorChoice>(options.keep, "trainer.activation_checkpointing.keep");
   int64_t count = 0;
   for (const auto& [path, type, unit] : select_units(module, options.units, "trainer.activation_checkpointing")) {
     if (count++ % options.every != 0) continue;
     runners_.push_back(std::make_unique<CheckpointingRunner>(path.empty() ? type : fmt::format("{} '{}'", type, path),
-                                                             options.offload));
+                                                             options.offload, keep));
     paths_.push_back(path);
     units_.push_back(unit);
     unit->set_runner(runners_.back().get());

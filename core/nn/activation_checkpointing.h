@@ -20,7 +20,8 @@ class UnitRunner;
 struct ActivationCheckpointingOptions {
   std::vector<std::string> units = {};  ///< types and dotted paths; `*` stands for any characters
   int64_t every = 1;
-  bool offload = false;  ///< inputs on CUDA wait in pinned host memory
+  bool offload = false;                ///< inputs on CUDA wait in pinned host memory
+  std::vector<std::string> keep = {};  ///< operators whose results are kept; see OperatorChoice
   static void describe(Schema<ActivationCheckpointingOptions>& schema);
 };
 

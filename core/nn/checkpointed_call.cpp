@@ -6,6 +6,7 @@
 #include <levin/core/base/thread_generator.h>
 #include <levin/core/base/weight_cast_scope.h>
 #include <levin/core/nn/forward_context.h>
+#include <levin/core/nn/kept_results.h>
 #include <levin/core/nn/saved_tensor_scope.h>
 
 #include <ATen/Context.h>
@@ -190,7 +191,9 @@ class RecomputeScope {
 /// One call from its forward until backward has used all that its operations saved.
 class CheckpointedCall : public std::enable_shared_from_this<CheckpointedCall> {
  public:
-  CheckpointedCall(const UnitCall& call, std::string name, bool offload) : name_(std::move(name)), call_(call.copy()) {
+  CheckpointedCall(const UnitCall& call, std::string name, bool offload, std::shared_ptr<const OperatorChoice> keep)
+      : name_(std::move(name)), call_(call.copy()), choice_(std::move(keep)) {
+    if (choice_ != nullptr) kept_.emplace(choice_);
     // A replay would give the second forward other random numbers than the first.
     refuse_while_recording("activation checkpointing", "leave out graph or activation_checkpointing");
     std::vector<at::Device> devices;
@@ -207,6 +210,8 @@ class CheckpointedCall : public std::enable_shared_from_this<CheckpointedCall> {
   /// Runs the forward, dropping what it saves.
   void run(UnitCall& call) {
     Dropping scope(shared_from_this());
+    if (!kept_) return call.run();
+    const auto keeping = kept_->keep();
     call.run();
   }
 
@@ -342,7 +347,7 @@ class CheckpointedCall : public std::enable_shared_from_this<CheckpointedCall> {
     while (!slots_[end - 1].needed) --end;
     Recording recording(*this, end);
     try {
-      again->run();
+      run_again(*again);
     } catch (const RecomputeDone&) {
       return;
     }
@@ -352,6 +357,13 @@ class CheckpointedCall : public std::enable_shared_from_this<CheckpointedCall> {
                       "valid: {}, as the first time; hint: a forward may depend only on its inputs, parameters, "
                       "buffers and random numbers of LibTorch",
                       recording.recorded(), slots_.size()));
+  }
+
+  void run_again(UnitCall& again) {
+    if (!kept_) return again.run();
+    choice_->warn_of_unmet();
+    const auto giving = kept_->give(/*for_good=*/!torch::autograd::get_current_graph_task_keep_graph());
+    again.run();
   }
 
   /// The second run saved the tensor of a slot.
@@ -378,6 +390,8 @@ class CheckpointedCall : public std::enable_shared_from_this<CheckpointedCall> {
   std::string name_;
   std::unique_ptr<UnitCall> call_;  ///< without the tensors among its arguments
   std::vector<SavedInput> inputs_;
+  std::shared_ptr<const OperatorChoice> choice_;
+  std::optional<KeptResults> kept_;
   std::optional<Surroundings> surroundings_;
   std::vector<Slot> slots_;
   // Operations on several devices run backward in a thread each. They never wait for one another inside a forward.
@@ -389,9 +403,10 @@ class CheckpointedCall : public std::enable_shared_from_this<CheckpointedCall> {
 
 bool is_recomputing() { return recomputations > 0; }
 
-void run_checkpointed(UnitCall& call, const std::string& name, bool offload) {
+void run_checkpointed(UnitCall& call, const std::string& name, bool offload,
+                      std::shared_ptr<const OperatorChoice> keep) {
   if (!c10::GradMode::is_enabled()) return call.run();
-  std::make_shared<CheckpointedCall>(call, name, offload)->run(call);
+  std::make_shared<CheckpointedCall>(call, name, offload, std::move(keep))->run(call);
 }
 
 }  // namespace levin

@@ -2,9 +2,12 @@
 
 #include <levin/core/nn/unit_call.h>
 
+#include <memory>
 #include <string>
 
 namespace levin {
+
+class OperatorChoice;
 
 /// Runs a call so that autograd keeps its inputs only: what the operations in it save for backward is dropped, and
 /// computed again when backward first asks for it, by running the forward once more. What was recomputed goes as soon
@@ -17,10 +20,14 @@ namespace levin {
 /// afterwards. Calls inside a checkpointed call may be checkpointed too. Where no gradients are recorded, the call just
 /// runs.
 ///
+/// `keep`: operators whose results are kept, and taken by the second run; nullptr: none. What they keep goes with what
+/// is recomputed.
+///
 /// Backward throws levin::Error when an input, or a parameter that an operation saved, was modified in place since, and
 /// when the forward does not save the same tensors again. `name` is what these messages call it. `offload`: inputs on
 /// CUDA wait in pinned memory of the host.
-void run_checkpointed(UnitCall& call, const std::string& name, bool offload);
+void run_checkpointed(UnitCall& call, const std::string& name, bool offload,
+                      std::shared_ptr<const OperatorChoice> keep = nullptr);
 
 /// Whether the calling thread runs such a forward again for backward.
 bool is_recomputing();

@@ -157,6 +157,15 @@ TEST(ActivationCheckpointingFit, Replicas) {
   EXPECT_EQ(checkpointed.block_runs, 2 * plain.block_runs);
 }
 
+TEST(ActivationCheckpointingFit, KeptResultsUnderEveryStrategy) {
+  const ActivationCheckpointingOptions keeping = {.units = {"Block"}, .keep = {"linear", "relu"}};
+  expect_same_as_plain(quiet(2), keeping);
+  for (const char* strategy : {"ddp_threads", "{name: sharded_threads, stage: 3}", "{name: sharded_threads, stage: 1}"})
+    expect_same_as_plain(two(strategy), keeping);
+  const Fitted plain = fit(two("dp"), {});
+  EXPECT_TRUE(testing::identical(plain.weights_and_buffers, fit(two("dp"), keeping).weights_and_buffers));
+}
+
 TEST(ActivationCheckpointingFit, EveryNth) {
   const int plain = fit(quiet(1), {}).block_runs;
   EXPECT_EQ(fit(quiet(1), {.units = {"Block"}, .every = 2}).block_runs, plain + 2 * plain / 3);
@@ -234,7 +243,7 @@ TEST(ActivationCheckpointingOption, InYaml) {
     return ConfigCodec<ActivationCheckpointingOptions>::dump(options).to_flow();
   };
   EXPECT_EQ(dump({.units = {"Block"}}), "[Block]");
-  EXPECT_EQ(dump(all), "{units: [Block], every: 2, offload: true}");
+  EXPECT_EQ(dump(all), "{units: [Block], every: 2, offload: true, keep: []}");
   EXPECT_NE(message_of([&] { parse("activation_checkpointing: {every: 2}"); }).find("activation_checkpointing"),
             std::string::npos);
   EXPECT_NE(message_of([&] { parse("activation_checkpointing: {units: [A], every: 0}"); }).find("at least 1"),
