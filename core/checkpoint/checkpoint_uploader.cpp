@@ -11,7 +11,10 @@
 #include <algorithm>
 #include <exception>
 #include <filesystem>
+#include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 namespace levin {
 namespace {
@@ -86,10 +89,12 @@ void CheckpointUploader::finish() noexcept {
     if (thread_.joinable()) thread_.join();
     const MutexLock lock(mutex_);
     if (jobs_.empty()) return;
-    std::vector<std::string> names;
+    std::set<std::string> names;  // of one that was under way while the next came there are two
     for (const Job& job : jobs_)
-      if (!job.is_uploaded) names.push_back(job.name);
-    if (!names.empty()) log::warning(fmt::format("not uploaded to {}: {}", folder_.text(), join(names)));
+      if (!job.is_uploaded) names.insert(job.name);
+    if (!names.empty())
+      log::warning(fmt::format("not uploaded to {}: {}", folder_.text(),
+                               join(std::vector<std::string>(names.begin(), names.end()))));
     jobs_.clear();
   } catch (const std::exception& error) {
     log::warning(error.what());
