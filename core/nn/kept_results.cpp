@@ -81,11 +81,13 @@ void set_random_state(const std::optional<at::Device>& device, const at::Tensor&
 }  // namespace
 
 OperatorChoice::OperatorChoice(const std::vector<std::string>& names, const std::string& option) {
+  static const std::vector<std::string> usual = {"linear", "matmul", "scaled_dot_product_attention"};
   if (names.empty()) return;
   const auto known = names_of_operators();
   for (const std::string& name : names) {
     if (!std::binary_search(known.begin(), known.end(), name)) {
-      const std::string nearest = nearest_name(name, known);
+      std::string nearest = nearest_name(name, usual);
+      if (nearest.empty()) nearest = nearest_name(name, known);
       throw ConfigError(
           fmt::format("{}: there is no operator '{}'{}; valid: linear, matmul, "
                       "scaled_dot_product_attention, and names of LibTorch's operators, such as mm",
