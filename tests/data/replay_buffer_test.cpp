@@ -425,7 +425,7 @@ void expect_same_batch(const Batch& a, const Batch& b) {
 }
 
 TEST_P(ReplayKinds, GoOnFromTheirStateToTheBit) {
-  for (const int64_t before : {0, 20, 66, 90}) {
+  for (const int64_t before : {0, 21, 66, 90}) {  // batches have 3 steps
     const Story story = Story::make(3, 60);
     ReplayBuffer buffer(options());
     const auto use = [&](ReplayBuffer& used, int64_t from, int64_t to) {
