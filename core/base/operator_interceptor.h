@@ -12,11 +12,11 @@ namespace levin {
 class OperatorInterceptor {
  public:
   virtual ~OperatorInterceptor() = default;
-  /// Called in place of an operator, whose arguments are on the stack and whose results are to be; it is run by
-  /// `op.redispatchBoxed(after, stack)`.
+  /// Called instead of an operator: takes its arguments off the stack and puts its results there.
+  /// `op.redispatchBoxed(after, stack)` runs the operator.
   virtual void call(const c10::OperatorHandle& op, c10::DispatchKeySet after, torch::jit::Stack* stack) = 0;
 
-  /// Puts one in front of this thread's operators, in place of the one that is there; nullptr: none.
+  /// Passes this thread's operators to an interceptor while it lives. An inner scope replaces an outer one.
   class Scope {
    public:
     explicit Scope(OperatorInterceptor* interceptor);
@@ -30,7 +30,7 @@ class OperatorInterceptor {
     c10::impl::IncludeDispatchKeyGuard include_;
   };
 
-  /// While one lives, this thread's operators run as ever: for what an operator calls in turn.
+  /// While it lives, this thread's operators run without interceptor: for those that an operator calls itself.
   class Pause {
    public:
     Pause();

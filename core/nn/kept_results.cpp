@@ -5,6 +5,7 @@
 #include <levin/core/base/thread_generator.h>
 
 #include <ATen/Context.h>
+#include <ATen/core/Generator.h>
 #include <ATen/core/enum_tag.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/variable.h>
@@ -14,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <string_view>
 
 namespace levin {
 namespace {
@@ -113,8 +115,9 @@ bool OperatorChoice::contains(const c10::OperatorHandle& op) const {
   bool found = false;
   for (const auto& entry : names_)
     for (const std::string& wanted : entry->operators) {
-      const bool is_met =
-          wanted.ends_with('*') ? name.starts_with(wanted.substr(0, wanted.size() - 1)) : name == wanted;
+      const bool is_met = wanted.ends_with('*')
+                              ? name.starts_with(std::string_view(wanted).substr(0, wanted.size() - 1))
+                              : name == wanted;
       if (!is_met) continue;
       entry->is_met = true;
       found = true;

@@ -2,7 +2,6 @@
 
 #include <levin/core/base/operator_interceptor.h>
 
-#include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
@@ -38,16 +37,17 @@ class OperatorChoice {
   mutable std::atomic<bool> has_warned_{false};
 };
 
-/// What the chosen operators of a forward give, which a second run of it takes in place of computing it again. To the
-/// bit: where such a result was modified in place meanwhile, its operator runs again, and random generators stand
-/// behind a chosen operator as if it had run. An operator that writes to its arguments or gives views runs each time.
+/// Results of the chosen operators of a forward. A second run of the forward takes them instead of computing them
+/// again, and is equal to the bit: a result that was modified in place since is computed again, and random generators
+/// are set to their state after the operator. Operators that write to their arguments or return views always run.
 class KeptResults final : private OperatorInterceptor {
  public:
   explicit KeptResults(std::shared_ptr<const OperatorChoice> choice) : choice_(std::move(choice)) {}
 
-  /// Keeps what this thread's chosen operators give while it lives.
+  /// Keeps what the chosen operators of this thread return while it lives.
   [[nodiscard]] Scope keep();
-  /// Gives it to the same calls, in their order. `for_good`: it is not needed any more afterwards.
+  /// Gives what was kept to the same calls, in their order, while it lives. `for_good`: nobody takes it again, so that
+  /// its memory is freed.
   [[nodiscard]] Scope give(bool for_good);
 
  private:
