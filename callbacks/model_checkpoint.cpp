@@ -199,6 +199,8 @@ void ModelCheckpoint::on_train_end(Trainer& trainer, Module&) {
   else if (options_.save_last && (record_.last_step != trainer.global_step() || record_.last_is_of_signal ||
                                   record_.newest_path != record_.last_path))
     write_last(trainer, /*is_due=*/true);  // the latter two where a run was ended in between, and goes on
+  else
+    save_end(trainer);
   if (record_.waits && !options_.monitor.empty() && options_.save_top_k != 0)
     log::rank_zero_warning(fmt::format(
         "model_checkpoint: training ended before '{}' had a value that ranks the checkpoint due at step {}, so that {} "
@@ -277,7 +279,7 @@ bool ModelCheckpoint::save_best(Trainer& trainer, const Metrics& metrics, MadeIn
   const std::string path = free_path(trainer, name_.render(trainer.current_epoch(), trainer.global_step(), metrics),
                                      record_.top.next_superseded());
   const std::string superseded = next.top.add(path, score);
-  next.newest_path = path;
+  set_newest(trainer, next, path);
   write(trainer, std::move(next), path, false, superseded);
   return true;
 }
@@ -287,7 +289,8 @@ void ModelCheckpoint::save_newest(Trainer& trainer, const Metrics& metrics) {
   const std::string path =
       free_path(trainer, name_.render(trainer.current_epoch(), trainer.global_step(), metrics), superseded);
   Record next = record_;
-  next.ranked_path = next.newest_path = path;
+  next.ranked_path = path;
+  set_newest(trainer, next, path);
   write(trainer, std::move(next), path, false, superseded);
 }
 
@@ -301,11 +304,25 @@ void ModelCheckpoint::write_last(Trainer& trainer, bool is_due) {
   next.last_path = path;
   next.last_is_of_signal = !is_due;
   if (is_due) {
-    next.newest_path = path;
+    set_newest(trainer, next, path);
     next.last_step = trainer.global_step();
   }
   write(trainer, std::move(next), path, true);
   if (!is_due) of_signal_ = path;
+}
+
+void ModelCheckpoint::set_newest(const Trainer& trainer, Record& record, const std::string& path) {
+  record.newest_path = path;
+  record.newest_step = trainer.global_step();
+  record.newest_is_end = trainer.fit_ended();
+}
+
+void ModelCheckpoint::save_end(Trainer& trainer) {
+  if (record_.newest_step != trainer.global_step() || record_.newest_is_end || !trainer.fit_ended()) return;
+  Record next = record_;
+  next.newest_is_end = true;
+  const std::string path = next.newest_path;
+  write(trainer, std::move(next), path, /*is_last=*/path == record_.last_path);
 }
 
 void ModelCheckpoint::on_exception(Trainer& trainer, Module&, const std::exception_ptr&) {
@@ -319,7 +336,7 @@ void ModelCheckpoint::on_exception(Trainer& trainer, Module&, const std::excepti
   try {
     const std::string path = free_path(trainer, kExceptionName, "");
     Record next = record_;
-    next.newest_path = path;
+    set_newest(trainer, next, path);
     write(trainer, std::move(next), path, true);
     log::rank_zero_info(fmt::format("training failed; its state is in {}", path));
   } catch (const std::exception& error) {
@@ -420,6 +437,8 @@ State ModelCheckpoint::state_dict() const {
   state["ranked_path"] = saved(record_.ranked_path);
   state["last_path"] = saved(record_.last_path);
   state["last_model_path"] = saved(record_.newest_path);
+  state["newest_step"] = record_.newest_step;
+  state["newest_is_end"] = record_.newest_is_end;
   state["considered_step"] = record_.considered_step;
   state["considered_seconds"] = record_.considered_seconds;
   state["waits"] = record_.waits;
@@ -459,6 +478,9 @@ void ModelCheckpoint::load_state_dict(const State& state) {
   };
   record_.last_is_of_signal = is_set("last_is_of_signal");
   record_.was_due_at_end = is_set("was_due_at_end");
+  record_.newest_is_end = is_set("newest_is_end");
+  const State* newest_step = state.find("newest_step");
+  record_.newest_step = newest_step != nullptr ? newest_step->as_int() : -1;
   paths_.note_checkpoint("", State::map());  // what is loaded next may come from no checkpoint
 }
 

@@ -93,6 +93,8 @@ class ModelCheckpoint final : public Checkpointer {
     std::string ranked_path;  ///< without a monitor: the one checkpoint that save_top_k=1 keeps
     std::string last_path;    ///< the `last` of this run
     std::string newest_path;
+    int64_t newest_step = -1;    ///< the global step of it
+    bool newest_is_end = false;  ///< whether it was saved where training had ended
     std::optional<double> current_score;
     int64_t considered_step = -1;    ///< the global step at which saving was last due
     double considered_seconds = 0;   ///< the training time of it
@@ -114,6 +116,10 @@ class ModelCheckpoint final : public Checkpointer {
   void save_newest(Trainer& trainer, const Metrics& metrics);
   void write_last(Trainer& trainer, bool is_due);
   void write(Trainer& trainer, Record next, const std::string& path, bool is_last, const std::string& superseded = {});
+  static void set_newest(const Trainer& trainer, Record& record, const std::string& path);
+  /// Saves the newest checkpoint once more where training ended later at the same step, as at `max_time`: whoever goes
+  /// on from it would train on.
+  void save_end(Trainer& trainer);
   void forget_unwritten();
   bool may_remove(const Trainer& trainer, const std::string& path) const;
   std::string folder(const Trainer& trainer) const;

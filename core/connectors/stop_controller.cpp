@@ -54,7 +54,8 @@ double StopController::elapsed_seconds() const {
 }
 
 void StopController::start_batches() {
-  interrupted_ = time_is_up_ = time_passed_on_ = signal_passed_on_ = false;
+  interrupted_ = time_passed_on_ = signal_passed_on_ = false;
+  time_is_up_ = is_too_long(elapsed_before_);  // all ranks go on from one time
   if (std::exchange(forgets_reasons_, false)) reasons_.clear();
   agree();
 }
@@ -183,12 +184,10 @@ void StopController::throw_unequal_ends(int64_t rank) const {
 
 /// Asks all ranks to stop where this one was sent a signal, or knows that the time is over.
 void StopController::pass_on(ControlPlane& control) {
-  const auto& max_time = options_.max_time;
   if (signal_received() && !signal_passed_on_) {
     signal_passed_on_ = true;
     control.request_stop(fmt::format("{}{} {}", kSignalReason, SignalScope::received(), strategy_.rank()));
-  } else if (max_time && strategy_.is_global_zero() && !time_passed_on_ &&
-             elapsed_seconds() >= static_cast<double>(max_time->count())) {
+  } else if (strategy_.is_global_zero() && !time_passed_on_ && is_too_long(elapsed_seconds())) {
     time_passed_on_ = true;
     control.request_stop(kTimeReason);
   }
@@ -213,7 +212,16 @@ bool StopController::limits_reached() const {
   if (options_.max_steps && state_.progress.global_step >= *options_.max_steps) return true;
   // Clocks differ: of several ranks that of rank 0 decides, and they stop together.
   if (strategy_.world_size() > 1) return time_is_up_;
-  return options_.max_time && elapsed_seconds() >= static_cast<double>(options_.max_time->count());
+  return is_too_long(elapsed_seconds());
+}
+
+bool StopController::is_too_long(double seconds) const {
+  return options_.max_time && seconds >= static_cast<double>(options_.max_time->count());
+}
+
+bool StopController::has_ended() const {
+  const bool is_asked_for = (agreed_ && !is_for_now(reason_)) || !reasons_.empty();
+  return !interrupted_ && (limits_reached() || (is_asked_for && minimum_reached()));
 }
 
 bool StopController::should_end() const {

@@ -119,6 +119,9 @@ class StopController {
   bool ends_on_request() const {
     return ((agreed_ && !is_out_of_time()) || !reasons_.empty()) && minimum_reached() && !interrupted_;
   }
+  /// Whether a run that goes on from a checkpoint saved here ends at once, and neither for max_epochs nor because a
+  /// rank alone wants to stop.
+  bool has_ended() const;
   /// Finds out whether any rank wants to stop; a collective, called where all ranks are at the same place.
   void agree();
   /// Says what ended training. `has_batches`: false where an epoch has none.
@@ -143,6 +146,8 @@ class StopController {
   /// Number of that signal, or 0.
   int signal() const;
   bool limits_reached() const;
+  /// Whether max_time is not longer than that.
+  bool is_too_long(double seconds) const;
   /// Whether min_epochs and min_steps are, an epoch without further batches included: what follows its last batch is
   /// that of a run that ends.
   bool minimum_reached() const;

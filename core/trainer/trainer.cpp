@@ -362,6 +362,7 @@ void Trainer::set_stop_reason(const Callback& who, const std::string& reason) {
   components_->stop.set_reason(who, reason);
 }
 bool Trainer::fit_interrupted() const { return components_->stop.is_interrupted(); }
+bool Trainer::fit_ended() const { return components_->stop.has_ended(); }
 bool Trainer::stop_requested() const { return components_->stop.is_requested(); }
 bool Trainer::interrupted() const { return interrupt_signal() != 0; }
 int Trainer::interrupt_signal() const { return SignalScope::received(); }

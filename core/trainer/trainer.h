@@ -249,6 +249,9 @@ class Trainer {
   void set_stop_reason(const Callback& who, const std::string& reason);
   /// Whether a signal, on any rank, ended the batches of this fit; the same on all ranks.
   bool fit_interrupted() const;
+  /// Whether training ends here, as a run that goes on by `ckpt` "auto" from a checkpoint saved now knows: at max_steps
+  /// or max_time, or because it was asked for. The same on all ranks.
+  bool fit_ended() const;
   /// Whether the fit under way, or the last one, was asked to stop, or the next one is.
   bool stop_requested() const;
   /// Whether a signal asked the program to end.

@@ -11,12 +11,16 @@
 #include "../support/captured_log.h"
 #include "../support/tiny.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace levin {
@@ -36,7 +40,8 @@ struct EndedSetup {
   double val_check_interval = 1.0;
   int64_t min_epochs = 0;
   std::string strategy = "single_device";
-  bool is_in_last = true;  ///< its end is, in its newest checkpoint; else that is of a moment before
+  std::optional<TimeLimit> max_time = {};
+  bool is_before_end = false;  ///< `last` is of a moment before the validation that ends it
 };
 
 struct Ended {
@@ -61,6 +66,7 @@ Ended train_to_its_end(
   options.log_every_n_steps = 1;
   options.min_epochs = setup.min_epochs;
   options.val_check_interval = setup.val_check_interval;
+  options.max_time = setup.max_time;
   options.logger = {make<CsvLogger>({.flush_every = 1})};
   for (const auto& callback : setup.ends()) options.callbacks.emplace_back(callback);
   options.callbacks.emplace_back(make<ModelCheckpoint>(setup.saving));
@@ -119,14 +125,13 @@ std::vector<EndedSetup> ended_setups() {
       {.name = "early stopping, saved at every step",
        .ends = [] { return stops_early("val_loss"); },
        .saving = every_step,
-       .val_check_interval = 0.4,
-       .is_in_last = false},
+       .val_check_interval = 0.4},
       {.name = "early stopping after the training epoch", .ends = [] { return stops_early("train_loss", true); }},
       {.name = "early stopping that waits for min_epochs",
        .ends = [] { return stops_early("val_loss"); },
        .saving = every_step,
        .min_epochs = 4,
-       .is_in_last = false},
+       .is_before_end = true},
       {.name = "asked for after a batch",
        .ends = [] { return asks_in("on_train_batch_end", 7); },
        .saving = every_step},
@@ -147,8 +152,7 @@ std::vector<EndedSetup> ended_setups() {
       {.name = "early stopping of two ranks, saved at every step",
        .ends = [] { return stops_early("val_loss"); },
        .saving = every_step,
-       .strategy = "ddp_threads",
-       .is_in_last = false},
+       .strategy = "ddp_threads"},
       {.name = "a pause at the same moment",
        .ends =
            [] {
@@ -177,12 +181,57 @@ TEST(EndedRun, StaysAsItIsWheneverItWasKilled) {
     for (int again = 0; again < 2; ++again) {
       const CapturedLog log;
       EXPECT_TRUE(train_to_its_end(folder, setup, "auto") == expected);
-      if (setup.is_in_last) EXPECT_THAT(log.text(), HasSubstr("the run had ended here by itself ("));
+      EXPECT_THAT(log.text(), HasSubstr("the run had ended here by itself ("));
     }
-    if (!setup.is_in_last || setup.ends().size() > 1) continue;
+    if (setup.ends().size() > 1 || setup.is_before_end) continue;
     const CapturedLog log;
     EXPECT_GT(train_to_its_end(folder, setup, "last").steps, expected.steps);
     EXPECT_THAT(log.text(), Not(HasSubstr("had ended")));
+  }
+}
+
+/// Its state is saved once the time of the run is over, at this step and after the checkpoint noted its time.
+class SavesUntilTimeIsOver : public Callback {
+ public:
+  void setup(Trainer& trainer, Module&, Stage) override { trainer_ = &trainer; }
+  State state_dict() const override {
+    while (trainer_->global_step() >= 10 && trainer_->elapsed_seconds() < 1)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return State::map();
+  }
+
+ private:
+  Trainer* trainer_ = nullptr;
+};
+
+TEST(EndedRun, TrainsNoFurtherWhereTheTimeWasOverAfterItsLastCheckpoint) {
+  const std::vector<ModelCheckpointOptions> savings = {
+      {},
+      {.save_last = true},
+      {.save_last = true, .save_on_train_epoch_end = true},
+      {.monitor = "val_loss", .save_last = true},
+      {.save_last = true, .every_n_train_steps = 1},
+      {.save_top_k = -1, .every_n_train_steps = 5},
+      {.save_last = true, .asynchronous = true},
+  };
+  for (const char* strategy : {"single_device", "ddp_threads"}) {
+    for (size_t i = 0; i < savings.size(); ++i) {
+      // Ranks notice it some batches later, and what they take then is in `last` alone.
+      if (strategy == std::string("ddp_threads") && !savings[i].save_last) continue;
+      SCOPED_TRACE(fmt::format("{}, saving {}", strategy, i));
+      const EndedSetup setup{.name = "",
+                             .ends = [] { return Ends{std::make_shared<SavesUntilTimeIsOver>()}; },
+                             .saving = savings[i],
+                             .strategy = strategy,
+                             .max_time = TimeLimit("00:00:00:01")};
+      const std::string folder = fresh_folder("ended") + "/run";
+      const Ended expected = train_to_its_end(folder, setup, "auto");
+      ASSERT_LT(expected.steps, 30) << "it is to end early";
+      for (int again = 0; again < 2; ++again) {
+        const Ended resumed = train_to_its_end(folder, setup, "auto");
+        EXPECT_TRUE(resumed == expected) << resumed.steps << " steps, not " << expected.steps;
+      }
+    }
   }
 }
 
