@@ -92,6 +92,7 @@ void detail::rename_key(Config& node, const std::string& path, const std::string
 
 TypedFormScope::TypedFormScope() : outer_(std::exchange(takes_typed_form, true)) {}
 TypedFormScope::~TypedFormScope() { takes_typed_form = outer_; }
+bool TypedFormScope::is_active() { return takes_typed_form; }
 
 Config detail::keep_given(const Config& dumped, const Config& given) {
   if (takes_typed_form) return dumped;

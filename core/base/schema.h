@@ -212,6 +212,8 @@ class TypedFormScope {
   ~TypedFormScope();
   TypedFormScope(const TypedFormScope&) = delete;
   TypedFormScope& operator=(const TypedFormScope&) = delete;
+  /// Whether one lives on this thread.
+  static bool is_active();
 
  private:
   const bool outer_;

@@ -18,4 +18,16 @@ std::pair<Config, Config> split_named_config(const Config& node, const std::stri
   throw_wrong_type(node, path, "the name of a " + kind + ", `{name: ..., option: value}` or `{NAME: {option: value}}`");
 }
 
+Config named_form(const Config& node) {
+  if (!TypedFormScope::is_active() || node.is_null()) return node;
+  try {
+    const auto [name, options] = split_named_config(node, "", "");
+    Config form = Config::mapping();
+    form.set(name.text(), options.is_null() ? Config::mapping() : options);
+    return form;
+  } catch (const ConfigError&) {
+    return node;
+  }
+}
+
 }  // namespace levin::detail

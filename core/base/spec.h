@@ -11,6 +11,8 @@ namespace levin {
 namespace detail {
 /// Splits `name`, `{name: x, option: 1}` and `{x: {option: 1}}` into a name and options. Throws ConfigError.
 std::pair<Config, Config> split_named_config(const Config& node, const std::string& path, const std::string& kind);
+/// Returns the form `{x: {option: 1}}` of any of these in a TypedFormScope, and otherwise `node`, as of what is none.
+Config named_form(const Config& node);
 }  // namespace detail
 
 /// A strategy, precision, callback or logger as users give it: an object, a registered name, or a name with options.
@@ -60,7 +62,7 @@ struct ConfigCodec<Spec<Base>> {
     if (node.is_sequence()) throw_wrong_type(node, path, "one " + type_name());
     return Spec<Base>(node);
   }
-  static Config dump(const Spec<Base>& value) { return value.config(); }
+  static Config dump(const Spec<Base>& value) { return detail::named_form(value.config()); }
 };
 
 }  // namespace levin

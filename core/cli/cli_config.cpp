@@ -315,8 +315,10 @@ Config resolve_named(const Config& node, const Registry<Base>& registry, const s
   Config options = node;
   options.erase("name");
   Config resolved = Config::mapping(node.origin());
-  resolved.set("name", name, name.origin());
-  resolved.merge(registry.require(name.text(), name.origin()).resolve(options, path));
+  const auto& item = registry.require(name.text(), name.origin());
+  const bool by_its_meaning = TypedFormScope::is_active() && !item.alias_of.is_null();
+  resolved.set("name", by_its_meaning ? *item.alias_of.find("name") : name, name.origin());
+  resolved.merge(item.resolve(options, path));
   return resolved;
 }
 
@@ -370,9 +372,11 @@ Config resolve_trainer(const Config* given, const ConfigNames& names) {
     *logger = as_list(*logger, logger->origin());
   Config trainer = schema_of<TrainerOptions>().resolve(options, "trainer");
   Config& strategy = *trainer.find("strategy");
+  const Config* const written = options.find("strategy");
+  strategy = written != nullptr && !written->is_null() ? *written : TrainerOptions().strategy.config();
   refuse_misspelt_mesh(strategy);
   if (is_mesh(strategy))
-    check_mesh(strategy);
+    strategy = resolve_mesh(strategy);
   else if (is_limited_auto(strategy))
     strategy = resolve_limited_auto(strategy);
   else

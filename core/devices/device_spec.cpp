@@ -173,6 +173,21 @@ DeviceSpec ConfigCodec<DeviceSpec>::parse(const Config& node, const std::string&
   return node.is_null() ? DeviceSpec() : DeviceSpec(node);
 }
 
+Config ConfigCodec<DeviceSpec>::dump(const DeviceSpec& value) {
+  if (!TypedFormScope::is_active()) return value.config();
+  const Request request = parse_devices(value.config());
+  switch (request.kind) {
+    case Request::Kind::kAll:
+      return ConfigCodec<int64_t>::dump(-1);
+    case Request::Kind::kCount:
+      return ConfigCodec<int64_t>::dump(request.count);
+    case Request::Kind::kIndices:
+      return ConfigCodec<std::vector<int64_t>>::dump(request.indices);
+    default:
+      return Config::scalar("auto");
+  }
+}
+
 GpuSpec ConfigCodec<GpuSpec>::parse(const Config& node, const std::string&) {
   parse_gpus(node);
   return GpuSpec(node);

@@ -32,7 +32,7 @@ template <>
 struct ConfigCodec<DeviceSpec> {
   static std::string type_name() { return "integer, list of integers or 'auto'"; }
   static DeviceSpec parse(const Config& node, const std::string& path);
-  static Config dump(const DeviceSpec& value) { return value.config(); }
+  static Config dump(const DeviceSpec& value);
 };
 
 /// The older `gpus` option, with values of its own: null or 0: the CPU; 3: the first three; -1: all; a list or a

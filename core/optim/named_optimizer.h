@@ -51,6 +51,37 @@ Config group_overrides(const Config& group, const std::string& path);
 
 }  // namespace detail
 
+/// Parameters by their names, with some of the options `O` of their own: `{pattern: "*.bias", weight_decay: 0}`.
+template <class O>
+struct NamedGroupOptions {
+  Config config;
+  NamedGroupOptions(Config given) : config(std::move(given)) {}  // NOLINT(google-explicit-constructor)
+};
+
+}  // namespace levin::optim
+
+namespace levin {
+
+template <class O>
+struct ConfigCodec<optim::NamedGroupOptions<O>> {
+  static std::string type_name() { return ConfigCodec<Config>::type_name(); }
+  static optim::NamedGroupOptions<O> parse(const Config& node, const std::string&) { return node; }
+  static Config dump(const optim::NamedGroupOptions<O>& value) {
+    if (!TypedFormScope::is_active()) return value.config;
+    const std::string path = "optimizer.groups";
+    const Config given = optim::detail::group_overrides(value.config, path);
+    const Config all = schema_of<O>().resolve(given, path);
+    Config form = value.config;
+    for (const auto& entry : given.entries())
+      if (const Config* typed = all.find(entry.key)) form.set(entry.key, *typed);
+    return form;
+  }
+};
+
+}  // namespace levin
+
+namespace levin::optim {
+
 /// Makes optimizers of one class: built as `T(std::vector<ParameterGroup<T::Options>>)`. How a program adds one:
 ///
 ///     cli.optimizers.add<levin::optim::NamedOptimizerOf<MyOptimizer>>("mine", "what it is");
@@ -59,7 +90,7 @@ class NamedOptimizerOf final : public NamedOptimizer {
  public:
   struct Options {
     typename T::Options base = {};
-    std::vector<Config> groups = {};  ///< each `{pattern: "*.bias", OPTION: VALUE}`
+    std::vector<NamedGroupOptions<typename T::Options>> groups = {};
 
     static void describe(Schema<Options>& schema) {
       schema.fields_of(&Options::base);
@@ -71,13 +102,15 @@ class NamedOptimizerOf final : public NamedOptimizer {
   explicit NamedOptimizerOf(Options options) : options_(std::move(options)) {
     for (size_t i = 0; i < options_.groups.size(); ++i) {
       const std::string path = "optimizer.groups[" + std::to_string(i) + "]";
-      with_overrides(detail::group_overrides(options_.groups[i], path), path);
+      with_overrides(detail::group_overrides(options_.groups[i].config, path), path);
     }
   }
 
   std::shared_ptr<torch::optim::Optimizer> make_for(const torch::nn::Module& module) const override {
     std::vector<ParameterGroup<typename T::Options>> groups;
-    for (auto& group : detail::named_groups(module, options_.groups))
+    std::vector<Config> rules;
+    for (const auto& group : options_.groups) rules.push_back(group.config);
+    for (auto& group : detail::named_groups(module, rules))
       groups.push_back({std::move(group.params), with_overrides(group.overrides, group.path)});
     return std::make_shared<T>(std::move(groups));
   }

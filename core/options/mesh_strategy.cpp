@@ -143,6 +143,15 @@ struct Mesh {
   Config shared = Config::mapping();  ///< options of all ranks
 };
 
+/// Options of a dimension with every default.
+Config resolved_options(const Part& part) {
+  return registries()
+      .strategies.require(std::string(part.strategy))
+      .resolve(part.options, fmt::format("{}.{}", kPath, part.dimension));
+}
+
+Config resolved_shared(const Mesh& mesh) { return registries().strategies.require("ddp").resolve(mesh.shared, kPath); }
+
 Mesh read(const Config& node) {
   Mesh mesh;
   for (const Config::Entry& entry : node.entries()) {
@@ -155,11 +164,8 @@ Mesh read(const Config& node) {
       throw_unknown(entry);
   }
   // Options of a dimension that turns out to have one rank are checked, and do nothing.
-  for (const Part& part : mesh.parts)
-    registries()
-        .strategies.require(std::string(part.strategy))
-        .resolve(part.options, fmt::format("{}.{}", kPath, part.dimension));
-  registries().strategies.require("ddp").resolve(mesh.shared, kPath);
+  for (const Part& part : mesh.parts) resolved_options(part);
+  resolved_shared(mesh);
   return mesh;
 }
 
@@ -221,7 +227,19 @@ Config merge_meshes(const Config& base, const Config& later) {
   return with_sizes(std::move(merged), /*as_mappings=*/false);
 }
 
-void check_mesh(const Config& mesh) { read(mesh); }
+Config resolve_mesh(const Config& node) {
+  const Mesh mesh = read(node);
+  if (!TypedFormScope::is_active()) return node;
+  Config form = Config::mapping();
+  for (const Part& part : mesh.parts) {
+    if (part.size == 1) continue;
+    Config options = resolved_options(part);
+    options.set(kSize, part.size ? ConfigCodec<int64_t>::dump(*part.size) : Config::scalar("auto"));
+    form.set(part.dimension, std::move(options));
+  }
+  form.merge(resolved_shared(mesh));
+  return form;
+}
 
 bool is_mesh(const Config& strategy) {
   if (!strategy.is_mapping() || strategy.find("name") != nullptr) return false;

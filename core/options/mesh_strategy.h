@@ -46,8 +46,9 @@ void refuse_misspelt_mesh(const Config& strategy);
 /// that is a number keeps the options that it had. Both may have options of ranks, or of a pipeline, alone.
 Config merge_meshes(const Config& base, const Config& later);
 
-/// Checks all that does not follow from the number of ranks. Throws ConfigError.
-void check_mesh(const Config& mesh);
+/// Checks all that does not follow from the number of ranks, and returns the mesh as it is written; in a TypedFormScope
+/// one form of all that mean the same. Throws ConfigError.
+Config resolve_mesh(const Config& mesh);
 
 /// Returns the strategy that divides a model as a mesh says, as a mapping with a name: ddp, sharded, pipeline or
 /// tensor.

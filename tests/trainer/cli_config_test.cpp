@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/data/data_module.h>
+#include <levin/core/data/sampling.h>
 #include <levin/core/interfaces/callback.h>
 #include <levin/core/interfaces/logger.h>
 #include <levin/core/interfaces/module.h>
@@ -10,6 +11,7 @@
 #include <levin/core/optim/schedulers.h>
 #include <levin/core/options/registries.h>
 #include <levin/core/precision/precision.h>
+#include <levin/core/sweep/settings.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -94,7 +96,11 @@ class Free : public Module {
 
 struct PointsOptions {
   std::string root = "points";
-  static void describe(Schema<PointsOptions>& schema) { schema.field("root", &PointsOptions::root, "folder"); }
+  std::optional<Spec<data::Sampling>> sampler;
+  static void describe(Schema<PointsOptions>& schema) {
+    schema.field("root", &PointsOptions::root, "folder");
+    schema.field("sampler", &PointsOptions::sampler, "order");
+  }
 };
 
 class Points : public DataModule {
@@ -227,7 +233,7 @@ TEST_F(CliConfigTest, DefaultsAreWhole) {
   EXPECT_TRUE(config.find("seed")->is_null());
   EXPECT_TRUE(config.find("ckpt")->is_null());
   EXPECT_EQ(config.find("model")->to_flow(), "{name: mlp, hidden: 128, lr: 0.001}");
-  EXPECT_EQ(config.find("data")->to_flow(), "{name: points, root: points}");
+  EXPECT_EQ(config.find("data")->to_flow(), "{name: points, root: points, sampler: null}");
   EXPECT_EQ(config.find("trainer")->find("strategy")->to_flow(), "auto");
   EXPECT_EQ(config.find("trainer")->find("precision")->to_flow(), "32-true");
   EXPECT_EQ(config.find("trainer")->find("log_every_n_steps")->to_flow(), "50");
@@ -653,6 +659,67 @@ TEST_F(CliConfigTest, ProgramWithoutDataModulesHasNoDataSection) {
   data = Registry<DataModule>("data module");
   EXPECT_EQ(resolve({}).find("data"), nullptr);
   EXPECT_NE(error_of({file("data: {name: points}\n")}).find("this program has none"), std::string::npos);
+}
+
+/// The values of each line are one value of the option, and no value of another line is.
+TEST_F(CliConfigTest, ValuesOfASweepAreEqualByWhatTheyMean) {
+  const std::map<std::string, std::vector<std::vector<std::string>>> options = {
+      {"trainer.strategy",
+       {{"ddp", "{name: ddp}", "{ddp: {}}", "'ddp'", "{name: ddp, start_method: subprocess}"},
+        {"ddp_threads", "{name: ddp_threads}", "{name: ddp, start_method: thread}", "{ddp: {start_method: thread}}"},
+        {"ddp_spawn", "{name: ddp, start_method: fork}"},
+        {"sharded", "{name: sharded}", "{name: sharded, stage: 3}", "{sharded: {stage: 03}}"},
+        {"{name: sharded, stage: 2}"},
+        {"{shard: 2}", "{shard: 02}", "{shard: {size: 2}}", "{shard: 2, replicate: 1}", "{shard: {size: 2, stage: 3}}",
+         "{replicate: 1, shard: 2}", "{shard: 2, start_method: subprocess}"},
+        {"{shard: 2, start_method: thread}"},
+        {"{shard: 2, replicate: 2}", "{replicate: 2, shard: {size: 02}}"},
+        {"{shard: auto}", "{shard: {size: auto}}"},
+        {"{pipeline: {size: 2, micro_batches: 4}}", "{pipeline: {micro_batches: 04, size: 2}, shard: 1}"},
+        {"{pipeline: {size: 2, micro_batches: 8}}"},
+        {"auto"}}},
+      {"trainer.devices",
+       {{"2", "02", "'2'", "' 2'"},
+        {"[1, 3]", "'1,3'", "'1, 3'", "[01, 3]"},
+        {"-1", "'-1'", "[-1]"},
+        {"auto", "'auto'"},
+        {"[2]", "'2,'"}}},
+      {"trainer.precision", {{"bf16-mixed", "'bf16-mixed'", "{name: bf16-mixed}"}, {"32-true"}, {"16-mixed"}}},
+      {"trainer.init_from",
+       {{"a.pth", "{path: a.pth}", "'a.pth'", "{path: a.pth, strict: true}"},
+        {"{path: a.pth, strict: false}", "{strict: false, path: 'a.pth'}"},
+        {"null"}}},
+      {"optimizer",
+       {{"adamw", "{name: adamw}", "{adamw: {}}", "{name: adamw, lr: 1e-3}", "{name: adamw, lr: 0.001}"},
+        {"{name: adamw, groups: [{pattern: '*.bias', weight_decay: 0}]}",
+         "{name: adamw, groups: [{weight_decay: 0.0, pattern: '*.bias'}]}",
+         "{adamw: {groups: [{pattern: '*.bias', weight_decay: 0e0}]}}"},
+        {"{name: adamw, groups: [{pattern: '*.weight', weight_decay: 0}]}"},
+        {"{name: lookahead, base: adamw}", "{name: lookahead, base: {name: adamw}}",
+         "{lookahead: {base: {adamw: {}}}}"},
+        {"sgd"}}},
+      {"data.sampler",
+       {{"weighted", "{name: weighted}", "{weighted: {}}", "'weighted'"}, {"{name: weighted, weights: a}"}, {"null"}}},
+      {"trainer.callbacks",
+       {{"[early_stopping: {monitor: a, patience: 3}]", "[{name: early_stopping, monitor: a, patience: 03}]"},
+        {"[early_stopping: {monitor: a, patience: 4}]"},
+        {"[timer]", "[timer: {}]", "[{name: timer}]"}}},
+  };
+  for (const auto& [option, lines] : options) {
+    sweep::SettingMeanings meanings([this](const sweep::Settings& settings) {
+      std::vector<CliArguments::Setting> given;
+      for (const auto& setting : settings) given.push_back({setting.option, setting.value});
+      return resolve_config(merge_sources({}, given, names()), names());
+    });
+    std::map<size_t, size_t> line_of;
+    for (size_t line = 0; line < lines.size(); ++line)
+      for (const std::string& value : lines[line]) {
+        const Config parsed = *Config::parse("value: " + value, {.source = "test"}).find("value");
+        const auto [found, is_new] = line_of.try_emplace(meanings.number({{option, parsed}}), line);
+        EXPECT_EQ(found->second, line) << option << ": " << value << " is as " << lines[found->second].front();
+        EXPECT_EQ(is_new, value == lines[line].front()) << option << ": " << value;
+      }
+  }
 }
 
 TEST_F(CliConfigTest, SectionsBecomeObjects) {
