@@ -36,8 +36,11 @@ class ComparableRecorder : public GraphRecorder {
   virtual std::string end_step(const std::vector<at::Tensor>& results) = 0;
   /// Ends the step without recording or comparing it.
   virtual void abandon_step() = 0;
-  /// Returns what of the first step somebody holds beside this object and `known`, "what aten::mul.Tensor gave" or "a
-  /// tensor of the batch"; empty for nothing. The module would find the same there after each replay.
+  /// Notes what of the first step was let go of since it ended, while what it gave out is still held.
+  virtual void note_let_go() = 0;
+  /// Returns what of the first step somebody holds beside this object and `known`, or held until something outside of
+  /// its parts let go of it: "what aten::mul.Tensor gave" or "a tensor of the batch"; empty for nothing. The module
+  /// would find the same there after each replay.
   virtual std::string held_result(const std::vector<at::Tensor>& known) const = 0;
   /// Makes the first step ready for replays, once nobody needs what it left behind. Returns why it cannot be replayed,
   /// empty for nothing.

@@ -105,6 +105,12 @@ std::vector<at::Tensor> CpuGraphRecorder::begin_step(const std::vector<at::Tenso
   }
   difference_.clear();
   batch_size_ = inputs.size();
+  if (plan_ == nullptr) {
+    inputs_ = inputs;
+    state_ = state;
+    holders_.clear();
+    let_go_.clear();
+  }
   std::vector<at::Tensor> all = inputs;
   all.insert(all.end(), added_to.begin(), added_to.end());
   if (plan_ != nullptr) read(all);
@@ -131,7 +137,46 @@ void CpuGraphRecorder::interrupt(const std::function<void()>& between) {
   begin_part();
 }
 
+void CpuGraphRecorder::count_holders(const std::vector<at::Tensor>& others) {
+  if (plan_ != nullptr) return;
+  const OperatorTrace& trace = recording_->trace();
+  holders_.resize(trace.storages.size());
+  for (size_t number = 0; number < holders_.size(); ++number) {
+    const TracedStorage& traced = trace.storages[number];
+    const bool is_of_step = traced.maker.has_value() || number < batch_size_;
+    holders_[number].count = is_of_step ? std::optional(holders_of(number)) : std::nullopt;
+  }
+  const auto leave_out = [&](const at::Tensor& tensor) {
+    if (!tensor.defined() || !tensor.has_storage()) return;
+    if (const auto number = trace.find(tensor)) holders_[*number].count.reset();
+  };
+  for (const at::Tensor& tensor : state_) leave_out(tensor.grad());
+  for (const at::Tensor& tensor : others) leave_out(tensor);
+}
+
+void CpuGraphRecorder::note_let_go() {
+  look_for_let_go();
+  inputs_.clear();
+}
+
+void CpuGraphRecorder::look_for_let_go() {
+  if (plan_ != nullptr || recording_ == nullptr) return;
+  const OperatorTrace& trace = recording_->trace();
+  for (size_t number = 0; number < holders_.size(); ++number) {
+    auto& [count, taken] = holders_[number];
+    if (!count) continue;
+    taken += holders_of(number) - *count;
+    if (taken < 0 && let_go_.empty()) let_go_ = trace.name_of_storage(number);
+  }
+}
+
+int64_t CpuGraphRecorder::holders_of(size_t number) const {
+  const size_t aliases = recording_->trace().storages[number].storage.use_count();
+  return static_cast<int64_t>(aliases + (number < inputs_.size() ? inputs_[number].use_count() : 0));
+}
+
 void CpuGraphRecorder::begin_part() {
+  look_for_let_go();
   const size_t number = recording_->trace().part_ends.size();
   if (plan_ != nullptr && difference_.empty() && number == plan_->parts()) {
     difference_ = "an ordinary step has more parts";
@@ -144,6 +189,7 @@ void CpuGraphRecorder::begin_part() {
 void CpuGraphRecorder::end_part() {
   const size_t number = recording_->trace().part_ends.size();
   recording_->end_part();
+  count_holders();
   if (before_ == nullptr) return;
   const auto before = std::move(before_);
   difference_ = recording_->failure();
@@ -175,6 +221,7 @@ std::string CpuGraphRecorder::end_step(const std::vector<at::Tensor>& results) {
     for (size_t input = batch_size_; input < trace.inputs; ++input)
       trace.replace(input, at::Storage(at::Storage::use_byte_size_t(), trace.storages[input].storage.nbytes(),
                                        at::DataPtr(nullptr, at::kCPU), c10::GetCPUAllocator(), /*resizable=*/true));
+    count_holders(results);
     return recording_->failure();
   }
   const auto recording = std::move(recording_);
@@ -193,16 +240,19 @@ std::string CpuGraphRecorder::end_step(const std::vector<at::Tensor>& results) {
 void CpuGraphRecorder::abandon_step() {
   before_.reset();
   recording_.reset();
+  inputs_.clear();
   if (plan_ != nullptr) read({});
 }
 
 std::string CpuGraphRecorder::held_result(const std::vector<at::Tensor>& known) const {
+  if (!let_go_.empty()) return let_go_;
   std::vector<at::Tensor> all = known;
   all.insert(all.end(), results_.begin(), results_.end());
   return recording_->trace().held_result(all, batch_size_);
 }
 
 std::string CpuGraphRecorder::finish() {
+  state_.clear();
   const auto recording = std::move(recording_);
   const std::string lost = recording->trace().lost_memory();
   if (!lost.empty())

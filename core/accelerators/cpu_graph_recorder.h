@@ -2,7 +2,9 @@
 
 #include <levin/core/accelerators/comparable_recorder.h>
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +27,7 @@ class CpuGraphRecorder final : public ComparableRecorder {
   void interrupt(const std::function<void()>& between) override;
   std::string end_step(const std::vector<at::Tensor>& results) override;
   void abandon_step() override;
+  void note_let_go() override;
   std::string held_result(const std::vector<at::Tensor>& known) const override;
   std::string finish() override;
   const std::vector<at::Tensor>& results() const override { return results_; }
@@ -38,6 +41,12 @@ class CpuGraphRecorder final : public ComparableRecorder {
  private:
   class Memory;
 
+  /// Counts who holds what the first step made, but for gradients and `others`, before something runs that is none of
+  /// the step.
+  void count_holders(const std::vector<at::Tensor>& others = {});
+  /// Notes what that let go of, more than it took.
+  void look_for_let_go();
+  int64_t holders_of(size_t storage) const;
   void begin_part();
   void end_part();
   /// Replays a part that an ordinary step has just run, compares what both did, and takes the replay back. `memory`: as
@@ -49,6 +58,16 @@ class CpuGraphRecorder final : public ComparableRecorder {
   std::vector<at::Tensor> results_;
   std::unique_ptr<Memory> before_;  ///< the part under way, where it is to be compared
   std::string difference_;
+  // Of the first step:
+  std::vector<at::Tensor> inputs_;  ///< what stands for its batch, until it has ended
+  std::vector<at::Tensor> state_;   ///< parameters and buffers
+  /// Of a storage: how many hold it, and how many of them came between the parts.
+  struct Holders {
+    std::optional<int64_t> count = {};  ///< nothing: not looked at
+    int64_t taken = 0;
+  };
+  std::vector<Holders> holders_;
+  std::string let_go_;
   size_t batch_size_ = 0;  ///< tensors of the step's batch
 };
 

@@ -124,10 +124,14 @@ std::string OperatorTrace::held_result(const std::vector<at::Tensor>& known, con
     const TracedStorage& traced = storages[number];
     const size_t expected = holders[traced.storage.unsafeGetStorageImpl()] + 1;
     if (traced.storage.use_count() <= expected) continue;
-    if (traced.maker) return fmt::format("what {} gave", calls[*traced.maker].place());
-    if (number < of_batch) return "a tensor of the batch";
+    if (traced.maker || number < of_batch) return name_of_storage(number);
   }
   return "";
+}
+
+std::string OperatorTrace::name_of_storage(size_t number) const {
+  const auto& maker = storages[number].maker;
+  return maker ? fmt::format("what {} gave", calls[*maker].place()) : "a tensor of the batch";
 }
 
 std::string OperatorTrace::difference(const OperatorTrace& other, size_t part) const {

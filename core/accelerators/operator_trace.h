@@ -74,6 +74,8 @@ class OperatorTrace {
   /// Returns what somebody holds beside the trace and `known`, "what aten::mul.Tensor gave" or "a tensor of the batch"
   /// (the first `of_batch` inputs); empty when none is held.
   std::string held_result(const std::vector<at::Tensor>& known, size_t of_batch) const;
+  /// Returns what that memory is in messages.
+  std::string name_of_storage(size_t number) const;
   /// Returns in which call of a part the other trace does something else, in words; empty where there is none. What
   /// differs in memory alone is not seen.
   std::string difference(const OperatorTrace& other, size_t part) const;

@@ -54,7 +54,8 @@ bool same_layout(const at::Tensor& a, const at::Tensor& b) {
 
 /// Returns why steps with this batch are not recorded: a recording has nothing but the memory of its tensors.
 std::string why_not(const Batch& batch, const at::Device& root) {
-  for (const auto& [name, tensor] : batch.items()) {
+  for (size_t i = 0; i < batch.items().size(); ++i) {
+    const auto& [name, tensor] = batch.items()[i];
     if (!tensor.defined()) return fmt::format("'{}' of the batch is undefined", name);
     if (tensor.device() != root)
       return fmt::format("'{}' of the batch is on the device {}, the module on {}", name, tensor.device().str(),
@@ -62,6 +63,10 @@ std::string why_not(const Batch& batch, const at::Device& root) {
     if (tensor.requires_grad()) return fmt::format("'{}' of the batch requires a gradient", name);
     if (tensor.layout() != at::kStrided || tensor.is_quantized() || tensor.is_conj() || tensor.is_neg())
       return fmt::format("'{}' of the batch is sparse, quantised, or a view that is conjugated or negated", name);
+    for (size_t before = 0; before < i; ++before)
+      if (const auto& [other, its] = batch.items()[before];
+          tensor.numel() > 0 && its.const_data_ptr() == tensor.const_data_ptr())
+        return fmt::format("'{}' and '{}' of the batch are the same memory; hint: clone one of them", other, name);
   }
   return "";
 }
@@ -295,6 +300,7 @@ RecordedStep::Shape* RecordedStep::shape_of(const Batch& batch, const WindowPlac
 }
 
 void RecordedStep::forget() {
+  current_ = nullptr;
   conditions_.reset();
   shapes_.clear();
 }
@@ -366,6 +372,10 @@ void RecordedStep::end(const StepOutput& output, const StepScaling& scaling) {
   if (timer_ == nullptr) return;
   timer_->end(kind_ == Kind::kReplayed ? StepTimer::Kind::kReplayed : StepTimer::Kind::kOrdinary, times_);
   if (timer_->has_enough(StepTimer::Kind::kReplayed)) choose();
+}
+
+void RecordedStep::end_hooks() {
+  if (kind_ == Kind::kWatched && current_ != nullptr && !current_->is_finished()) current_->note_let_go();
 }
 
 void RecordedStep::pass_over(const std::string& why) {

@@ -55,6 +55,8 @@ class RecordedStep {
   StepRunner* begin(const Batch& batch, const WindowPlace& place);
   /// Ends a step, of whatever kind. `scaling`: what unscaling gave in it.
   void end(const StepOutput& output, const StepScaling& scaling);
+  /// Called when all hooks of the step have run, and before its output is given up.
+  void end_hooks();
 
  private:
   struct Shape;

@@ -14,9 +14,12 @@
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/distance.h>
 #include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/instancenorm.h>
 #include <torch/nn/modules/loss.h>
 #include <torch/nn/modules/normalization.h>
+#include <torch/nn/modules/padding.h>
+#include <torch/nn/modules/pooling.h>
 #include <torch/nn/modules/rnn.h>
 
 #include <algorithm>
@@ -61,6 +64,9 @@ StepConditions::StepConditions(const Module& module, const std::vector<Optimizer
   const auto held = [](const at::Tensor& tensor) {
     return Held{.tensor = tensor,
                 .data = tensor.defined() ? tensor.const_data_ptr() : nullptr,
+                .sizes = tensor.defined() ? tensor.sizes().vec() : std::vector<int64_t>(),
+                .strides = tensor.defined() ? tensor.strides().vec() : std::vector<int64_t>(),
+                .type = tensor.defined() ? tensor.scalar_type() : at::ScalarType::Undefined,
                 .requires_grad = tensor.defined() && tensor.requires_grad(),
                 .hooks = tensor.defined() ? gradient_hooks_of(tensor) : 0};
   };
@@ -104,6 +110,7 @@ void StepConditions::note_options(const torch::nn::Module& module) {
   const auto lambda = [](const auto& options) -> Option { return options.lambda(); };
   const auto margin = [](const auto& options) -> Option { return options.margin(); };
   const auto momentum = [](const auto& options) -> Option { return options.momentum(); };
+  const auto norm_type = [](const auto& options) -> Option { return options.norm_type(); };
   const auto p = [](const auto& options) -> Option { return options.p(); };
   const auto threshold = [](const auto& options) -> Option { return options.threshold(); };
   note_each(std::tuple<const nn::DropoutImpl*, const nn::Dropout2dImpl*, const nn::Dropout3dImpl*,
@@ -142,6 +149,15 @@ void StepConditions::note_options(const torch::nn::Module& module) {
             margin);
   note_each(std::tuple<const nn::MultiMarginLossImpl*>(), p, margin);
   note_each(std::tuple<const nn::TripletMarginLossImpl*>(), p, margin, eps);
+  note_each(std::tuple<const nn::LPPool1dImpl*, const nn::LPPool2dImpl*>(), norm_type);
+  note_each(
+      std::tuple<const nn::EmbeddingImpl*, const nn::EmbeddingBagImpl*>(), norm_type,
+      [](const auto& options) -> Option { return options.max_norm(); },
+      [](const auto& options) -> Option { return options.padding_idx(); });
+  note_each(std::tuple<const nn::ConstantPad1dImpl*, const nn::ConstantPad2dImpl*, const nn::ConstantPad3dImpl*>(),
+            [](const auto& options) -> Option { return options.value(); });
+  note_each(std::tuple<const nn::SoftmaxImpl*, const nn::SoftminImpl*, const nn::LogSoftmaxImpl*, const nn::GLUImpl*>(),
+            [](const auto& options) -> Option { return options.dim(); });
 }
 
 void StepConditions::note_writes() {
@@ -156,7 +172,8 @@ bool StepConditions::were_written() const {
 
 bool StepConditions::Held::is(const at::Tensor& now) const {
   if (!now.is_same(tensor)) return false;
-  return !tensor.defined() || (tensor.const_data_ptr() == data && tensor.requires_grad() == requires_grad);
+  return !tensor.defined() || (tensor.const_data_ptr() == data && tensor.requires_grad() == requires_grad &&
+                               tensor.sizes() == sizes && tensor.strides() == strides && tensor.scalar_type() == type);
 }
 
 bool StepConditions::Held::has_its_hooks() const { return !tensor.defined() || gradient_hooks_of(tensor) == hooks; }

@@ -40,6 +40,9 @@ class StepConditions {
   struct Held {
     at::Tensor tensor;
     const void* data;
+    std::vector<int64_t> sizes;
+    std::vector<int64_t> strides;
+    at::ScalarType type;
     bool requires_grad;
     size_t hooks;
     bool is(const at::Tensor& now) const;

@@ -192,6 +192,7 @@ const Batch& StepRecording::begin_watching(const Batch& batch) {
                                                     gradient.tensor.options().device(at::kMeta))});
   std::vector<at::Tensor> state = parameters_;
   for (const at::Tensor& buffer : context_.module.buffers()) state.push_back(buffer);
+  batch_ = batch;
   const auto inputs = watcher_->begin_step(tensors_of(batch), gradients_added_to(), state);
   inputs_ = Batch();
   for (size_t i = 0; i < inputs.size(); ++i) inputs_.set(batch.items()[i].first, inputs[i]);
@@ -352,6 +353,26 @@ std::string StepRecording::what_is_missing(const StepOutput& output) const {
   return next_part_ == parts ? "" : "the step left a part out";
 }
 
+/// Gives the batch what the step has done to the tensors that stood for it, but for their values. Returns what that
+/// was, which replays would leave out.
+std::string StepRecording::give_back_inputs() {
+  std::string what;
+  for (size_t i = 0; i < inputs_.items().size(); ++i) {
+    const auto& [name, input] = inputs_.items()[i];
+    const at::Tensor& given = batch_.items()[i].second;
+    if (given.sizes() != input.sizes() || given.strides() != input.strides()) {
+      given.unsafeGetTensorImpl()->set_sizes_and_strides(input.sizes(), input.strides());
+      what =
+          fmt::format("training_step gives '{}' of the batch another shape; hint: make a tensor of that shape", name);
+    }
+    if (!input.requires_grad()) continue;
+    given.requires_grad_();
+    given.mutable_grad() = input.grad();
+    what = fmt::format("training_step makes '{}' of the batch require a gradient", name);
+  }
+  return what;
+}
+
 std::string StepRecording::end_watching(const StepOutput& output, const StepScaling& scaling) {
   units_->detach();
   // Those of a batch that does not end its window run after its last part.
@@ -363,7 +384,10 @@ std::string StepRecording::end_watching(const StepOutput& output, const StepScal
     if (!are_its_own) pass_over("hooks put other gradients in the place of a step's in step after step");
   }
   after_backward_.clear();
+  const std::string of_batch = give_back_inputs();
+  if (failure_.empty()) failure_ = of_batch;
   if (failure_.empty()) failure_ = what_is_missing(output);
+  batch_ = Batch();
   if (!failure_.empty()) {
     watcher_->abandon_step();
     inputs_ = Batch();
@@ -371,9 +395,10 @@ std::string StepRecording::end_watching(const StepOutput& output, const StepScal
     watched_results_ = Results();
     return failure_;
   }
-  std::string what = watcher_->end_step(collect(watched_results_, output, scaling));
-  if (what.empty() && gradients_differ_) what = "the gradient of a parameter differs from an ordinary step";
+  const std::vector<at::Tensor> results = collect(watched_results_, output, scaling);
   inputs_ = Batch();
+  std::string what = watcher_->end_step(results);
+  if (what.empty() && gradients_differ_) what = "the gradient of a parameter differs from an ordinary step";
   added_to_.clear();
   if (finished_) watcher_->read({});
   if (!finished_) {

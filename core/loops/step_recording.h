@@ -65,6 +65,8 @@ class StepRecording {
   bool is_finished() const { return finished_; }
   /// Returns which result or tensor of the batch is still held after the first step; empty when none is.
   std::string held_result() const;
+  /// See ComparableRecorder.
+  void note_let_go() { watcher_->note_let_go(); }
   /// Makes the first step ready for replays, when its output has been let go. Returns why it cannot be.
   virtual std::string finish();
 
@@ -167,6 +169,7 @@ class StepRecording {
   bool has_sparse_gradient() const;
   /// Makes a replay beside the step see what hooks made of gradients; passes the step over where that cannot be.
   void take_gradients_of_hooks();
+  std::string give_back_inputs();
   std::vector<at::Tensor> collect(Results& results, const StepOutput& output, const StepScaling& scaling) const;
   void renew_gradients_held();
   /// Whether gradients are those that a recorded update needs, in their place.

@@ -64,6 +64,7 @@ const StepOutput& TrainingStep::run(const Batch& batch, const BatchInfo& info) {
   stepped_ = false;
   batch_ = &batch;
   info_ = info;
+  if (recorded_ != nullptr) recorded_->end_hooks();
   output_ = StepOutput();
   manual_loss_.reset();
   data_ended_ = false;

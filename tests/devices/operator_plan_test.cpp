@@ -249,11 +249,47 @@ TEST(OperatorRecording, WhatIsKeptIsFound) {
     result = y.sum();
   });
   ASSERT_EQ(recorder.end_step({result}), "");
+  recorder.note_let_go();
   EXPECT_EQ(recorder.held_result({result}), "a tensor of the batch");
   x.reset();
   EXPECT_EQ(recorder.held_result({result}), "what aten::exp gave");
   kept.reset();
   EXPECT_EQ(recorder.held_result({result}), "");
+}
+
+TEST(OperatorRecording, WhatSomethingBetweenThePartsLetsGoOfIsFound) {
+  const auto held = [](bool lets_go, bool takes) {
+    CpuGraphRecorder recorder;
+    at::Tensor x = recorder.begin_step({numbers(2)}, {}, {}).front();
+    at::Tensor result;
+    at::Tensor kept;
+    at::Tensor taken;
+    recorder.watch([&] { kept = x.exp(); });
+    if (takes) taken = kept;
+    recorder.watch([&] { result = kept.sum(); });
+    if (takes) taken.reset();
+    if (lets_go) kept.reset();
+    recorder.watch([&] { result.add_(1); });
+    kept.reset();
+    x.reset();
+    EXPECT_EQ(recorder.end_step({result}), "");
+    recorder.note_let_go();
+    return recorder.held_result({result});
+  };
+  EXPECT_EQ(held(true, false), "what aten::exp gave");
+  EXPECT_EQ(held(true, true), "what aten::exp gave");
+  CpuGraphRecorder recorder;
+  at::Tensor x = recorder.begin_step({numbers(2)}, {}, {}).front();
+  at::Tensor kept;
+  at::Tensor taken;
+  recorder.watch([&] { kept = x.exp(); });
+  taken = kept;
+  recorder.watch([&] { kept = kept.sum(); });
+  taken.reset();
+  x.reset();
+  EXPECT_EQ(recorder.end_step({kept}), "");
+  recorder.note_let_go();
+  EXPECT_EQ(recorder.held_result({kept}), "");
 }
 
 }  // namespace

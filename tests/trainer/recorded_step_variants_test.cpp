@@ -99,6 +99,7 @@ struct VariantNet final : Module {
   at::Tensor hidden;  ///< of the step under way
   at::Tensor scale = at::ones({});
   Batch kept;
+  at::Tensor result;
   std::vector<float> numbers = std::vector<float>(8, 0.5F);
   at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(5);
   at::Generator other_generator = at::make_generator<at::CPUGeneratorImpl>(6);
@@ -545,6 +546,9 @@ const auto kHalfHook = [](const at::Tensor& gradient) { return gradient * 0.5; }
 
 TEST(RecordedStepVariants, WhatCallbacksChangeInsideOfAnEpoch) {
   std::shared_ptr<torch::autograd::Node> accumulator;
+  const ChangeLoss with_square = [](VariantNet& net, const at::Tensor& loss, const Batch&, int64_t) {
+    return loss + F::linear(net.hidden, net.named_parameters()["square.weight"]).square().mean();
+  };
   expect_the_same_bits({
       {.name = "a hook of a parameter",
        .before_batch = at_batch(11, [](VariantNet& net) { net.first->weight.register_hook(kHalfHook); }),
@@ -642,6 +646,21 @@ TEST(RecordedStepVariants, WhatCallbacksChangeInsideOfAnEpoch) {
        .is_replayed = true},
       {.name = "other memory of a weight",
        .before_batch = at_batch(11, [](VariantNet& net) { net.first->weight.set_data(net.first->weight * 0.5); }),
+       .says = "parameters or buffers changed",
+       .is_replayed = true},
+      {.name = "a weight that is transposed",
+       .change = with_square,
+       .set_up = [](VariantNet& net) { net.register_module("square", torch::nn::Linear(8, 8)); },
+       .before_batch = at_batch(11,
+                                [](VariantNet& net) {
+                                  at::Tensor weight = net.named_parameters()["square.weight"];
+                                  weight.set_data(weight.detach().t());
+                                }),
+       .says = "parameters or buffers changed"},
+      {.name = "a part of a buffer",
+       .change = [](VariantNet& net, const at::Tensor& loss, const Batch&,
+                    int64_t) { return loss * (1 + net.table.mean()); },
+       .before_batch = at_batch(11, [](VariantNet& net) { net.table.set_data(net.table.slice(0, 0, 4)); }),
        .says = "parameters or buffers changed",
        .is_replayed = true},
       {.name = "a frozen weight",
@@ -763,6 +782,21 @@ TEST(RecordedStepVariants, NumbersInTheOptionsOfModules) {
       option_variant<nn::PairwiseDistance>(
           "the power of a distance", [] { return nn::PairwiseDistance(); }, [](auto& module) { module->options.p(1); },
           halves),
+      option_variant<nn::LPPool1d>(
+          "the power of a pooling", [] { return nn::LPPool1d(nn::LPPool1dOptions(2, 2)); },
+          [](auto& module) { module->options.norm_type(3); },
+          [](auto& module, const at::Tensor& hidden, const at::Tensor&) { return module(hidden + 0.1).mean(); }),
+      activation_variant<nn::ConstantPad1d>(
+          "the value of a padding", [] { return nn::ConstantPad1d(nn::ConstantPad1dOptions(1, 0.5)); },
+          [](auto& module) { module->options.value(2); }),
+      activation_variant<nn::Softmax>(
+          "the dimension of a softmax", [] { return nn::Softmax(1); }, [](auto& module) { module->options.dim(0); }),
+      option_variant<nn::Embedding>(
+          "the largest norm of an embedding", [] { return nn::Embedding(3, 8); },
+          [](auto& module) { module->options.max_norm(0.5); },
+          [](auto& module, const at::Tensor& hidden, const at::Tensor& y) {
+            return (module(y) * hidden).square().mean();
+          }),
       option_variant<nn::CosineSimilarity>(
           "eps of a cosine", [] { return nn::CosineSimilarity(); }, [](auto& module) { module->options.eps(5); },
           halves),
@@ -903,6 +937,47 @@ TEST(RecordedStepVariants, BatchesThatAreMoreThanMemory) {
            "z",
            [](VariantNet&, const Batch& batch) { return at::imag(at::complex(batch["x"], batch["x"] + 1).conj()); }),
        .says = "negated"},
+      {.name = "one tensor under two names",
+       .change = [](VariantNet&, const at::Tensor& loss, const Batch& batch,
+                    int64_t) { return doubled_where(batch["again"].is_same(batch["x"]), loss); },
+       .transfer = with("again", [](VariantNet&, const Batch& batch) { return batch["x"]; }),
+       .says = "'x' and 'again' of the batch are the same memory"},
+      {.name = "two views of one memory",
+       .change = [](VariantNet&, const at::Tensor& loss, const Batch& batch,
+                    int64_t) { return doubled_where(batch["again"].is_alias_of(batch["x"]), loss); },
+       .transfer = with("again", [](VariantNet&, const Batch& batch) { return batch["x"].t(); }),
+       .says = "'x' and 'again' of the batch are the same memory"},
+      {.name = "a gradient that the step asks for",
+       .change =
+           [](VariantNet& net, const at::Tensor& loss, const Batch& batch, int64_t) {
+             at::Tensor x = batch["x"];
+             x.requires_grad_(true);
+             return loss + net.second(net.first(x).tanh()).square().mean();
+           },
+       .options =
+           [](TrainerOptions& options) {
+             options.callbacks.push_back(make<LambdaCallback>(LambdaCallbackOptions{
+                 .on_train_batch_end = [](Trainer&, Module& module, const StepOutput&, const Batch& batch, int64_t) {
+                   auto& table = dynamic_cast<VariantNet&>(module).table;
+                   if (batch["x"].grad().defined()) table.add_(batch["x"].grad().sum());
+                 }}));
+           },
+       .says = "training_step makes 'x' of the batch require a gradient"},
+      {.name = "a shape that the step gives",
+       .change =
+           [](VariantNet&, const at::Tensor& loss, const Batch& batch, int64_t) {
+             at::Tensor lengths = batch["lengths"];
+             lengths.unsqueeze_(1);
+             return loss;
+           },
+       .options =
+           [](TrainerOptions& options) {
+             options.callbacks.push_back(make<LambdaCallback>(LambdaCallbackOptions{
+                 .on_train_batch_end = [](Trainer&, Module& module, const StepOutput&, const Batch& batch, int64_t) {
+                   dynamic_cast<VariantNet&>(module).table.add_(batch["lengths"].dim());
+                 }}));
+           },
+       .says = "training_step gives 'lengths' of the batch another shape"},
       {.name = "sparse numbers",
        .change = [](VariantNet& net, const at::Tensor& loss, const Batch& batch,
                     int64_t) { return loss + at::mm(batch["z"], net.first->weight.t()).mean(); },
@@ -967,6 +1042,55 @@ TEST(RecordedStepVariants, BatchesThatAreKept) {
                   }}));
             },
         .is_replayed = true}});
+}
+
+/// A hook takes what the step keeps, and lets go of it, so that nothing is held when the next step begins.
+TEST(RecordedStepVariants, ResultsThatHooksLetGoOf) {
+  using Keep = std::function<at::Tensor(VariantNet&, const at::Tensor& loss, const Batch&)>;
+  const AtStep take = [](VariantNet& net, Trainer&) {
+    if (net.result.defined()) net.table.add_(net.result.detach().sum());
+    net.result = at::Tensor();
+  };
+  const auto kept_until = [](const char* name, AtStep Variant::*hook, const Keep& keep, const AtStep& take) {
+    Variant variant{.name = name,
+                    .change =
+                        [keep](VariantNet& net, const at::Tensor& loss, const Batch& batch, int64_t) {
+                          net.result = keep(net, loss, batch);
+                          return loss;
+                        },
+                    .says = "something keeps "};
+    variant.*hook = take;
+    return variant;
+  };
+  const Keep hidden = [](VariantNet& net, const at::Tensor&, const Batch&) { return net.hidden.detach(); };
+  const Keep copy = [](VariantNet& net, const at::Tensor&, const Batch&) { return net.hidden.detach().clone(); };
+  const Keep with_gradient = [](VariantNet& net, const at::Tensor&, const Batch&) {
+    net.hidden.retain_grad();
+    return net.hidden;
+  };
+  const Keep of_batch = [](VariantNet&, const at::Tensor&, const Batch& batch) { return batch["x"]; };
+  const auto callbacks_take = [](TrainerOptions& options) {
+    const auto loss = std::make_shared<at::Tensor>();
+    options.callbacks.push_back(make<LambdaCallback>(LambdaCallbackOptions{
+        .on_before_backward = [loss](Trainer&, Module&, const at::Tensor& present) { *loss = present; },
+        .on_after_backward = [loss](Trainer&, Module&) { *loss = at::Tensor(); }}));
+  };
+  expect_the_same_bits({
+      kept_until("before backward", &Variant::before_backward, hidden, take),
+      kept_until("after backward", &Variant::after_backward, hidden, take),
+      kept_until("a copy, after backward", &Variant::after_backward, copy, take),
+      kept_until("a gradient of it, after backward", &Variant::after_backward, with_gradient,
+                 [](VariantNet& net, Trainer&) {
+                   if (net.result.defined()) net.table.add_(net.result.grad().sum());
+                   net.result = at::Tensor();
+                 }),
+      kept_until("before the update", &Variant::before_step, hidden, take),
+      kept_until("after the batch", &Variant::after_batch, hidden, take),
+      kept_until("a copy, after the batch", &Variant::after_batch, copy, take),
+      kept_until("of the batch, after backward", &Variant::after_backward, of_batch, take),
+      kept_until("of the batch, after the batch", &Variant::after_batch, of_batch, take),
+      {.name = "what callbacks take themselves", .options = callbacks_take, .is_replayed = true},
+  });
 }
 
 TEST(RecordedStepVariants, MemoryOfOthers) {
