@@ -196,6 +196,8 @@ State CheckpointConnector::dump() {
   hyper_parameters["type"] = detail::demangled(typeid(module).name());
   hyper_parameters["name"] = state_.module->init_name();
   hyper_parameters["options"] = state_.module->init_options().is_null() ? "" : state_.module->init_options().to_yaml();
+  if (const AdapterOptions& adapters = options_.given.adapters; !adapters.name.empty())
+    hyper_parameters["adapters"] = schema_of<AdapterOptions>().dump(adapters).to_yaml();
   tree["hyper_parameters"] = std::move(hyper_parameters);
   tree["config"] = options_.config.to_yaml();
   State versions = State::map();

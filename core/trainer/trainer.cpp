@@ -13,6 +13,7 @@
 #include <levin/core/interfaces/load_weights.h>
 #include <levin/core/interfaces/saved_model.h>
 #include <levin/core/interfaces/strategy.h>
+#include <levin/core/nn/adapters.h>
 #include <levin/core/precision/precision.h>
 #include <levin/core/trainer/call_scope.h>
 #include <levin/core/trainer/example_batch.h>
@@ -412,6 +413,18 @@ Config saved_hyper_parameters(const std::string& path) {
   return Config::parse(options, {.source = path});
 }
 
+/// Adds those that the option `adapters` gave the module of the checkpoint.
+static void add_saved_adapters(Module& module, const std::string& path) {
+  if (!is_levin_checkpoint(path)) return;
+  const State tree = read_checkpoint(path, {"hyper_parameters"});
+  const State* const of_module = tree.find("hyper_parameters");
+  const State* const saved = of_module != nullptr ? of_module->find("adapters") : nullptr;
+  if (saved == nullptr) return;
+  AdapterOptions options;
+  schema_of<AdapterOptions>().apply(options, Config::parse(saved->as_string(), {.source = path}), "adapters");
+  if (!has_adapter(module, options)) add_adapters(module, options);
+}
+
 void load_checkpoint_weights(Module& module, const std::string& path, bool strict) {
   try {
     module.configure_model();
@@ -421,6 +434,7 @@ void load_checkpoint_weights(Module& module, const std::string& path, bool stric
                             "them, give the module and the checkpoint to a call: trainer.test(module, data, \"{}\")",
                             short_class_name(typeid(module)), error_message(std::current_exception()), path));
   }
+  add_saved_adapters(module, path);
   load_weights_into(module, path, strict);
 }
 

@@ -86,6 +86,21 @@ TEST_F(ConfiguredAdapters, ResumeToTheBit) {
   EXPECT_FALSE(testing::identical(testing::weights(*cut), testing::weights(*whole)));
 }
 
+TEST_F(ConfiguredAdapters, AreMadeAgainByLoadFromCheckpoint) {
+  for (const char* quantize : {"", "int8"}) {
+    SCOPED_TRACE(quantize);
+    options_.adapters.quantize = quantize;
+    const auto net = module();
+    Trainer trainer(options_);
+    trainer.fit(net, testing::tiny_loader());
+    const std::string path = folder_ + "/checkpoint";
+    trainer.save_checkpoint(path);
+    const auto loaded = load_from_checkpoint<TinyModule>(path);
+    EXPECT_THAT(adapter_names(*loaded), ElementsAre("default"));
+    EXPECT_TRUE(testing::identical(testing::weights(*loaded), testing::weights(*net)));
+  }
+}
+
 TEST_F(ConfiguredAdapters, TakeInitialWeightsOfTheModuleWithoutThem) {
   seed_everything(9);
   const auto given = make<TinyModule>({});
