@@ -505,8 +505,6 @@ bool FitLoop::validate() {
   }
   if (!is_between_epochs) progress_.phase = FitPhase::kAfterValidation;
   optimizers_.follow_metrics(Interval::kStep);
-  progress_.batches_since_validation = 0;
-  progress_.seconds_since_validation = 0;
   last_validation_ = Clock::now();
   stop_.agree();
   if (stop_.ends_alone()) {

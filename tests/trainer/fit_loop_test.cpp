@@ -5,13 +5,16 @@
 #include <levin/callbacks/lambda_callback.h>
 #include <levin/core/base/error.h>
 #include <levin/core/base/seed.h>
+#include <levin/core/checkpoint/checkpoint.h>
 
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/lbfgs.h>
 #include <torch/optim/sgd.h>
 
+#include <chrono>
 #include <functional>
+#include <thread>
 
 namespace levin {
 namespace {
@@ -273,6 +276,24 @@ TEST(FitLoop, AStreamThatIsShorterThanTheIntervalIsValidatedAtItsEnd) {
               tiny_loader(16));
   EXPECT_TRUE(trainer.validated());
   EXPECT_TRUE(trainer.callback_metrics().contains("val_loss"));
+}
+
+TEST(FitLoop, WhatAValidationSavesBeginsTheIntervalAnew) {
+  const std::string path = testing::fresh_folder("interval") + "/checkpoint";
+  TrainerOptions options = quiet(3);
+  options.val_check_interval = std::chrono::seconds(1);
+  options.check_val_every_n_epoch.reset();
+  options.callbacks.push_back(make<LambdaCallback>(
+      LambdaCallbackOptions{.on_train_batch_start =
+                                [](Trainer& trainer, Module&, const Batch&, int64_t) {
+                                  if (trainer.total_batches() == 2)
+                                    std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+                                },
+                            .on_validation_end = [&](Trainer& trainer, Module&) { trainer.save_checkpoint(path); }}));
+  Trainer(options).fit(make<TinyModule>({}), tiny_loader(), tiny_loader(16));
+  const State loops = read_checkpoint(path, {"loops"}).at("loops");
+  EXPECT_EQ(loops.at("batches_since_validation").as_int(), 0);
+  EXPECT_EQ(loops.at("seconds_since_validation").as_double(), 0.0);
 }
 
 TEST(FitLoop, LimitsAreCountsOrFractions) {
