@@ -1,5 +1,6 @@
 #include <levin/core/loops/manual_recording.h>
 
+#include <levin/core/base/detached_alias.h>
 #include <levin/core/base/error.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/optim/fused_optimizer.h>
@@ -39,10 +40,12 @@ void ManualRecording::watch(RecordedPart part, const std::function<void()>& body
 void ManualRecording::interrupt(const ManualCut& cut, const at::Tensor& loss, const std::function<void()>& hooks) {
   if (!is_inside_ || in_hooks_) return hooks();
   end_logs();
+  const size_t loss_number = watched_results_.losses.size();
+  // Still in the part, since what is held from here on is a hook's. No operator, which would be recorded.
+  if (loss.defined()) watched_results_.losses.push_back({.tensor = detached_alias(loss)});
   watcher_->interrupt([&] {
     check_learning_rates();
-    Stop stop{.cut = cut, .view = view(), .loss = watched_results_.losses.size()};
-    if (loss.defined()) watched_results_.losses.push_back({.tensor = loss.detach()});
+    Stop stop{.cut = cut, .view = view(), .loss = loss_number};
     const size_t number = watched_script_.stops.size();
     if (finished_ && (number >= script_.stops.size() || script_.stops[number].cut != cut))
       failure_ = "training_step runs backward or steps optimizers in another order than recorded";

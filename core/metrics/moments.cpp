@@ -1,8 +1,10 @@
 #include <levin/core/metrics/moments.h>
 
-#include <levin/core/base/recording.h>
+#include <levin/core/base/permanent_library.h>
 
 #include <ATen/TensorOperators.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/frexp.h>
 #include <ATen/ops/maximum.h>
@@ -115,6 +117,28 @@ void add_block(double* moments, size_t variables, const std::array<const double*
   moments[0] = total;
 }
 
+void add_blocks(const at::Tensor& moments, at::TensorList variables) {
+  const int64_t samples = variables.front().size(0);
+  for (int64_t begin = 0; begin < samples; begin += kBlock) {
+    std::array<const double*, kFewVariables> columns{};
+    for (size_t i = 0; i < variables.size(); ++i) columns[i] = variables[i].const_data_ptr<double>() + begin;
+    add_block(moments.mutable_data_ptr<double>(), variables.size(), columns, std::min(kBlock, samples - begin));
+  }
+}
+
+using AddOperator = c10::TypedOperatorHandle<decltype(add_blocks)>;
+
+/// Registered when it is first asked for. An operator, so that steps can be recorded.
+const AddOperator& add_operator() {
+  static const AddOperator made = [] {
+    torch::Library& library = permanent_library(torch::Library::FRAGMENT, "levin", std::nullopt);
+    library.def("add_moments_(Tensor(a!) moments, Tensor[] variables) -> ()");
+    library.impl("add_moments_", torch::dispatch(c10::DispatchKey::CPU, TORCH_FN(add_blocks)));
+    return c10::Dispatcher::singleton().findSchemaOrThrow("levin::add_moments_", "").typed<decltype(add_blocks)>();
+  }();
+  return made;
+}
+
 }  // namespace
 
 MomentParts::MomentParts(const at::Tensor& moments)
@@ -165,13 +189,9 @@ void add_variables(at::Tensor& moments, at::TensorList variables) {
   const auto is_on_host = [](const at::Tensor& values) { return values.is_cpu() && values.is_contiguous(); };
   const bool are_few = std::ssize(variables) <= kFewVariables && is_on_host(moments) &&
                        std::all_of(variables.begin(), variables.end(), is_on_host);
-  if (!are_few || is_recording()) return add_samples(moments, at::stack(variables, 1));
-  const int64_t samples = variables.front().size(0);
-  for (int64_t begin = 0; begin < samples; begin += kBlock) {
-    std::array<const double*, kFewVariables> columns{};
-    for (size_t i = 0; i < variables.size(); ++i) columns[i] = variables[i].const_data_ptr<double>() + begin;
-    add_block(moments.mutable_data_ptr<double>(), variables.size(), columns, std::min(kBlock, samples - begin));
-  }
+  if (!are_few) return add_samples(moments, at::stack(variables, 1));
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  add_operator().call(moments, variables);
 }
 
 void merge_moments(at::Tensor& into, const at::Tensor& other) {

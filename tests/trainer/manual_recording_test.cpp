@@ -366,6 +366,34 @@ TEST(ManualRecording, WhatHooksChangeCounts) {
   }
 }
 
+TEST(ManualRecording, ResultsThatAHookLetsGoOfAreFound) {
+  const auto kept = std::make_shared<at::Tensor>();
+  const auto step = [kept](Gan& gan, const at::Tensor& real, int64_t) {
+    const at::Tensor made = gan.make_images(real);
+    gan.optimizer(1).zero_grad();
+    const at::Tensor loss = gan.critic_loss(real, made);
+    *kept = loss.detach();
+    gan.manual_backward(loss);
+    gan.optimizer(1).step();
+    gan.optimizer(0).zero_grad();
+    gan.manual_backward(gan.generator_loss(made));
+    gan.optimizer(0).step();
+    return StepOutput();
+  };
+  const FitOutcome outcome =
+      expect_same_gan({.step = step, .options = [kept](TrainerOptions& options) {
+                         options.callbacks.push_back(make<LambdaCallback>(LambdaCallbackOptions{
+                             .on_before_optimizer_step = [kept](Trainer&, Module& module, OptimizerHandle&) {
+                               if (!kept->defined()) return;
+                               const at::NoGradGuard no_grad;
+                               for (auto& parameter : module.parameters())
+                                 if (parameter.grad().defined()) parameter.mutable_grad().mul_(kept->sigmoid());
+                               kept->reset();
+                             }}));
+                       }});
+  EXPECT_THAT(outcome.log, HasSubstr("something keeps "));
+}
+
 TEST(ManualRecording, LearningRatesMayChangeInHooksAndBetweenSteps) {
   expect_gan_replayed({.options = [](TrainerOptions& options) {
     options.callbacks.push_back(make<LambdaCallback>(

@@ -9,6 +9,7 @@
 #include <levin/core/metrics/mean.h>
 #include <levin/core/metrics/metric_collection.h>
 #include <levin/core/metrics/precision_recall.h>
+#include <levin/core/metrics/regression.h>
 #include <levin/core/nn/sequential.h>
 #include <levin/core/optim/sgd.h>
 
@@ -388,7 +389,11 @@ TEST(RecordedStep, MetricsCountInEveryStep) {
   struct Counted {
     metrics::Accuracy accuracy{{.num_classes = kClasses}};
     metrics::MetricCollection scores;
+    metrics::MetricCollection fits;
     Counted() {
+      fits.add<metrics::R2Score>("r2");
+      fits.add<metrics::PearsonCorrelation>("pearson");
+      fits.add<metrics::ExplainedVariance>("explained_variance");
       scores.add<metrics::Precision>("precision", {.num_classes = kClasses, .average = "macro"});
       scores.add<metrics::Recall>("recall", {.num_classes = kClasses, .average = "macro"});
     }
@@ -399,6 +404,8 @@ TEST(RecordedStep, MetricsCountInEveryStep) {
       const at::Tensor logits = at::stack({net.seen_x.sum(1), net.seen_x.select(1, 0), net.seen_x.select(1, 3)}, 1);
       net.log("accuracy", counted->accuracy.update(logits, net.seen_y), {.on_step = true, .on_epoch = true});
       net.log_dict(counted->scores.update(logits, net.seen_y), {.on_step = false, .on_epoch = true});
+      net.log_dict(counted->fits.update(net.seen_x.sum(1), net.seen_x.select(1, 0)),
+                   {.on_step = false, .on_epoch = true});
       return loss;
     };
   }});
