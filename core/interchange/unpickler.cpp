@@ -508,6 +508,7 @@ PickleValue* Unpickler::make_container(const std::string& name, const Items& arg
     if (type == "Size") tuple->text = name;
     return tuple;
   }
+  if (builtin && type == "bytes" && arguments.empty()) return document_.text("", Kind::kBytes);
   if (builtin && type == "list") return document_.list(items);
   if (builtin && (type == "set" || type == "frozenset")) return document_.list(items, Kind::kSet);
   if (name == "_codecs.encode" && !arguments.empty()) {

@@ -2,7 +2,9 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/file_system.h>
+#include <levin/core/base/log.h>
 #include <levin/core/base/tree_budget.h>
+#include <levin/core/base/utf8.h>
 #include <levin/core/checkpoint/checkpoint.h>
 #include <levin/core/checkpoint/checkpoint_info.h>
 #include <levin/core/checkpoint/input_file.h>
@@ -280,7 +282,7 @@ void add_torch_file(Weights& weights, const std::string& path, const std::string
   refuse_other_tensors(path, *found.value);
   std::map<Elements, std::shared_ptr<const SavedTensor>> made;
   bool any = false;
-  for_each_tensor(*found.value, [&](const std::string& name, const at::Tensor& tensor) {
+  const auto left_out = for_each_tensor(*found.value, [&](const std::string& name, const at::Tensor& tensor) {
     any = true;
     if (tensor.layout() != at::kStrided || tensor.is_conj() || tensor.is_neg() || tensor.numel() == 0)
       return add_tensor(weights, name, std::make_shared<TorchTensor>(file, tensor));
@@ -288,6 +290,12 @@ void add_torch_file(Weights& weights, const std::string& path, const std::string
     if (same == nullptr) same = std::make_shared<TorchTensor>(file, tensor);
     add_tensor(weights, name, same);
   });
+  if (any && !left_out.empty())
+    log::rank_zero_warning(
+        fmt::format("{}: {} left out: tensors are taken by names, from dicts and modules; got lists, keys that are no "
+                    "texts, or arrays "
+                    "of NumPy that cannot be read",
+                    path, shown_names(left_out)));
   if (!any && !key.empty())
     throw Error("weights", fmt::format("'{}' of {} holds no tensors by name; got {}; valid: a dict of tensors, or a "
                                        "module",
@@ -377,8 +385,27 @@ void add_folder(Weights& weights) {
                           weights.path, others, kSafetensorsIndex, kSafetensorsName, kTorchName));
 }
 
+/// Names of buffers that a pickled module does not count to its state.
+std::set<std::string_view> passing_buffers(const PickleValue& module) {
+  std::set<std::string_view> names;
+  if (const PickleValue* set = module.state->find("_non_persistent_buffers_set"))
+    for (const PickleValue* name : set->items) names.insert(name->text);
+  return names;
+}
+
+/// Notes what has tensors without names, and arrays that cannot be read.
+struct LeftOut {
+  std::vector<std::string> names = {};
+  std::set<const PickleValue*> seen = {};
+
+  void look_at(const std::string& name, const PickleValue& value) {
+    const bool is_array = value.is(Kind::kObject) && value.text.ends_with("multiarray._reconstruct");
+    if (is_array || holds_tensors(value, seen)) names.push_back(name);
+  }
+};
+
 void visit_tensors(const PickleValue& value, const std::string& prefix, TreeBudget& budget,
-                   const std::function<void(const std::string&, const at::Tensor&)>& visit) {
+                   const std::function<void(const std::string&, const at::Tensor&)>& visit, LeftOut& left_out) {
   const auto level = budget.enter();
   const auto inner = [&](const std::string& name) {
     if (prefix.size() + name.size() + (prefix.empty() ? 0 : 1) > kLongestWeightName)
@@ -388,19 +415,28 @@ void visit_tensors(const PickleValue& value, const std::string& prefix, TreeBudg
   // Entries are looked through whether they are tensors or not.
   budget.visit(1 + value.pairs.size() + (value.state != nullptr ? value.state->pairs.size() : 0));
   if (is_module(value)) {
+    const std::set<std::string_view> passing = passing_buffers(value);
     for (const char* part : {"_parameters", "_buffers"})
-      if (const PickleValue* tensors = value.state->find(part)) visit_tensors(*tensors, prefix, budget, visit);
+      if (const PickleValue* tensors = value.state->find(part))
+        for (const auto& [name, tensor] : tensors->pairs)
+          if (tensor->is(Kind::kTensor) && !passing.contains(name->text)) visit(inner(name->text), tensor->tensor);
     for (const auto& [name, module] : value.state->find("_modules")->pairs)
-      visit_tensors(*module, inner(name->text), budget, visit);
+      visit_tensors(*module, inner(name->text), budget, visit, left_out);
     return;
   }
   if (!value.is(Kind::kDict)) return;
   for (const auto& [name, item] : value.pairs) {
-    if (!name->is(Kind::kText)) continue;
-    if (item->is(Kind::kTensor))
+    // What a module keeps beside its tensors is read by itself.
+    const bool is_extra = name->text.ends_with("_extra_state") && !item->is(Kind::kTensor);
+    if (name->is(Kind::kText) && item->is(Kind::kTensor))
       visit(inner(name->text), item->tensor);
-    else if (item->is(Kind::kDict) || (item->is(Kind::kObject) && item->state != nullptr))
-      visit_tensors(*item, inner(name->text), budget, visit);
+    else if (name->is(Kind::kText) && !is_extra && (item->is(Kind::kDict) || is_module(*item)))
+      visit_tensors(*item, inner(name->text), budget, visit, left_out);
+    else
+      left_out.look_at(inner(name->is(Kind::kText)  ? name->text
+                             : name->is(Kind::kInt) ? std::to_string(name->integer)
+                                                    : name->kind_name()),
+                       *item);
   }
 }
 
@@ -428,10 +464,12 @@ bool is_levin_checkpoint(const std::string& folder) {
          FileSystem::current().exists(folder + "/" + kStateFile);
 }
 
-void for_each_tensor(const PickleValue& value,
-                     const std::function<void(const std::string& name, const at::Tensor&)>& visit) {
+std::vector<std::string> for_each_tensor(const PickleValue& value,
+                                         const std::function<void(const std::string& name, const at::Tensor&)>& visit) {
   TreeBudget budget("weights");
-  visit_tensors(value, "", budget, visit);
+  LeftOut left_out;
+  visit_tensors(value, "", budget, visit, left_out);
+  return left_out.names;
 }
 
 std::vector<std::string> entries_passed_over(const Weights& weights) {

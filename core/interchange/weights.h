@@ -64,8 +64,9 @@ std::vector<std::string> entries_passed_over(const Weights& weights);
 bool is_levin_checkpoint(const std::string& folder);
 
 /// Calls `visit` with what a pickled value holds of tensors: those of a dict by its keys, of dicts inside of it by
-/// "key.inner", of a torch.nn.Module its parameters and buffers.
-void for_each_tensor(const PickleValue& value,
-                     const std::function<void(const std::string& name, const at::Tensor&)>& visit);
+/// "key.inner", of a torch.nn.Module its parameters and the buffers of its state. Returns the names of what it leaves
+/// out: tensors in lists and under keys that are no texts, arrays that cannot be read, the extra state of modules.
+std::vector<std::string> for_each_tensor(const PickleValue& value,
+                                         const std::function<void(const std::string& name, const at::Tensor&)>& visit);
 
 }  // namespace levin

@@ -131,6 +131,20 @@ def make(folder):
     }
     for name, value in several.items():
         torch.save(value, folder / f"several_{name}.pth")
+    tensor = torch.ones(2, 3)
+    left_out = {
+        "list": {"b": tensor, "a": [tensor, tensor]},
+        "tuple": {"model": {"b": tensor, "a": (tensor, [3, tensor])}},
+        "numbers": {"b": tensor, "layers": {0: tensor, 1: tensor}},
+        "array": {"b": tensor, "a": numpy.ones(3, dtype=">f4")},
+        "extra": {"b": tensor, "fc._extra_state": {"amax": torch.ones(4)}},
+    }
+    for name, value in left_out.items():
+        torch.save(value, folder / f"left_{name}.pth")
+    torch.save({"b": tensor, "empty": numpy.zeros((0, 2)), "epoch": 3, "names": ["x"]}, folder / "left_nothing.pth")
+    block = Block(torch.rand(5))
+    block.register_buffer("passing", torch.ones(2), persistent=False)
+    torch.save(torch.nn.Sequential(block, torch.nn.Linear(2, 2)), folder / "passing.pth")
     net = Tied()
     torch.save(net.state_dict(), folder / "tied.pth")
     torch.save({"pytorch-lightning_version": "2.6.6", "state_dict": net.state_dict(), "epoch": 0, "global_step": 0},

@@ -8,6 +8,7 @@
 #include <levin/core/interchange/write_weights.h>
 #include <levin/core/interfaces/load_weights.h>
 
+#include "../support/captured_log.h"
 #include "../support/faulty_file_system.h"
 #include "../support/run_program.h"
 #include "../support/torch_python.h"
@@ -139,13 +140,41 @@ TEST_F(PythonFiles, TensorsThatCannotBeReadAreNamed) {
                 HasSubstr("the tensor 'other' cannot be read; got one made by"));
 }
 
+TEST_F(PythonFiles, TensorsWithoutNamesAreLeftOutAndSaid) {
+  const std::pair<const char*, const char*> left[] = {{"list", ": a left out"},
+                                                      {"tuple", ": a left out"},
+                                                      {"numbers", ": layers.0, layers.1 left out"},
+                                                      {"array", ": a left out"},
+                                                      {"extra", ": fc._extra_state left out"}};
+  for (const auto& [name, said] : left) {
+    SCOPED_TRACE(name);
+    const testing::CapturedLog log;
+    const SavedTensors tensors = open_weights(path(std::string("left_") + name + ".pth")).tensors;
+    ASSERT_EQ(tensors.size(), 1U);
+    EXPECT_TRUE(at::equal(tensors.at("b")->read_whole(), torch::ones({2, 3})));
+    EXPECT_THAT(log.text(), HasSubstr(said));
+  }
+  const testing::CapturedLog log;
+  const SavedTensors tensors = open_weights(path("left_nothing.pth")).tensors;
+  EXPECT_EQ(tensors.size(), 2U);
+  EXPECT_EQ(tensors.at("empty")->read_whole().sizes(), (std::vector<int64_t>{0, 2}));
+  EXPECT_EQ(log.text(), "");
+}
+
+TEST_F(PythonFiles, BuffersThatAModuleDoesNotSaveAreNone) {
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : open_weights(path("passing.pth")).tensors) names.push_back(name);
+  EXPECT_THAT(names, ::testing::UnorderedElementsAre("0.norm.weight", "0.norm.bias", "0.norm.running_mean",
+                                                     "0.norm.running_var", "0.norm.num_batches_tracked", "0.scale",
+                                                     "1.weight", "1.bias"));
+}
+
 TEST_F(PythonFiles, TensorsBesideAStateDictAreNoWeights) {
   for (const char* name : {"imagenet", "tutorial", "beside", "beside_first", "state_dict_and_more", "deeper", "twice",
                            "parameters", "flat", "arrays"}) {
     SCOPED_TRACE(name);
     const std::string file = path(std::string("found_") + name + ".pth");
-    SavedTensors tensors = open_weights(file).tensors;
-    tensors.erase("fc._extra_state.amax");
+    const SavedTensors tensors = open_weights(file).tensors;
     ASSERT_EQ(tensors.size(), 2U);
     EXPECT_TRUE(at::equal(tensors.at("fc.weight")->read_whole(), torch::ones({2, 3})));
     EXPECT_TRUE(at::equal(tensors.at("fc.bias")->read_whole(), torch::zeros(2)));
