@@ -320,7 +320,7 @@ StepOutput Sharded::manual_step(const Batch& batch, StepPhases& phases) {
     send_buffers(phases.module());
     model_->begin_forward(/*training=*/true);
     const auto saved = model_->saved_tensor_scope();
-    const auto layers = tensor_scope();
+    if (tensor_ != nullptr) tensor_->require_behaviours();  // no scope of a forward: it runs backwards too
     const SyncBatchNormScope statistics(sync_batchnorm_ ? batch_group_ : nullptr);
     StepOutput output = phases.forward(batch);
     model_->end_forward();

@@ -5,6 +5,7 @@
 #include <levin/core/base/released_storage.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/checkpoint/state_bytes.h>
+#include <levin/core/checkpoint/state_outline.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/interfaces/optimizer_fields.h>
 #include <levin/core/nn/adapter_layer.h>
@@ -156,7 +157,8 @@ void TensorModel::save_only(const std::function<bool(const at::Tensor& parameter
 
 at::Tensor TensorModel::whole_share(const Share& share, const at::Tensor& elements, int64_t offset,
                                     Collective& share_group) {
-  const at::Tensor whole = at::zeros(share.tensor.sizes(), elements.options().requires_grad(false));
+  const at::Tensor whole =
+      at::zeros(share.tensor.sizes(), elements.options().device(share.tensor.device()).requires_grad(false));
   whole.view({-1}).narrow(0, offset, elements.numel()).copy_(elements);
   // Each byte comes from one rank, and no bit of it is lost.
   at::Tensor bytes = whole.view({-1}).view(at::kByte);
@@ -166,7 +168,7 @@ at::Tensor TensorModel::whole_share(const Share& share, const at::Tensor& elemen
 
 State TensorModel::place_share(const Share& share, const TensorLeaf& placed, Collective& share_group) const {
   const int64_t begin = begin_of(share);
-  const int64_t in_share = placed.placement.offset - (share.cut.dim() == 0 ? begin : 0);
+  const int64_t in_share = placed.value.numel() == 0 ? 0 : placed.placement.offset - (share.cut.dim() == 0 ? begin : 0);
   const at::Tensor whole = share.cut.whole_of(whole_share(share, placed.value, in_share, share_group));
   TensorLeaf leaf = placed;
   // Files have elements in their flat order: each rank writes as many of them as it holds.
@@ -215,7 +217,11 @@ State TensorModel::place_shares(const State& placed, Collective& share_group) co
                                                : shape == share->tensor.sizes();
     return is_part ? place_share(*share, leaf, share_group) : state;
   };
-  return place(placed);
+  // A rank may lack what it holds no elements of: with what the others have, all ranks place the same tensors.
+  State complete = placed;
+  for (const std::string& bytes : share_group.gather_bytes(state_to_bytes(outline_of(placed))))
+    add_missing(complete, state_from_bytes(bytes));
+  return place(complete);
 }
 
 State TensorModel::own_shares(const State& saved, Collective& share_group) const {

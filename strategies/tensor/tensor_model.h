@@ -49,7 +49,8 @@ class TensorModel {
   /// Leaves out, from here on, the shares of parameters that another pipeline stage steps and saves.
   void save_only(const std::function<bool(const at::Tensor& parameter)>& is_saved);
   /// Gives parts that a ParallelModel of such entries has placed, of the module or of an optimizer, their places in the
-  /// whole tensors. `share_group`: the ranks that divide a share. Collective of both groups.
+  /// whole tensors. `share_group`: the ranks that divide a share, of which each may lack what it holds no elements of.
+  /// Collective of both groups.
   State place_shares(const State& placed, Collective& share_group) const;
   /// Turns a saved module_state, or the state of an optimizer, into one from which such a ParallelModel takes its
   /// parts. Collective of both groups where place_shares has made it. Throws levin::Error for another shape of a

@@ -46,6 +46,35 @@ const std::vector<StrategyCase>& targets() {
   return targets;
 }
 
+/// That divide layers. The ranks of a shard group hold elements of different ones of their parameters.
+const std::vector<StrategyCase>& tensor_meshes() {
+  static const std::vector<StrategyCase> meshes = {
+      {"mesh", 2, 0, "tensor: 2"},
+      {"mesh", 4, 0, "replicate: 2, tensor: 2"},
+      {"mesh", 4, 0, "shard: {size: 2, stage: 1}, tensor: 2"},
+      {"mesh", 4, 0, "shard: {size: 2, stage: 2}, tensor: 2"},
+      {"mesh", 4, 0, "shard: {size: 2, stage: 3}, tensor: 2"},
+      {"mesh", 8, 0, "replicate: 2, shard: {size: 2, stage: 3}, tensor: 2"},
+  };
+  return meshes;
+}
+
+/// The same beside pipelines, which do not step by hand.
+const std::vector<StrategyCase>& tensor_pipelines() {
+  static const std::vector<StrategyCase> meshes = {
+      {"mesh", 4, 0, "pipeline: {size: 2, micro_batches: 2}, tensor: 2"},
+      {"mesh", 8, 0, "pipeline: {size: 2, micro_batches: 2}, shard: {size: 2, stage: 1}, tensor: 2"},
+      {"mesh", 8, 0, "pipeline: {size: 2, micro_batches: 2}, shard: {size: 2, stage: 2}, tensor: 2"},
+      {"mesh", 8, 0, "pipeline: {size: 2, micro_batches: 2}, shard: {size: 2, stage: 3}, tensor: 2"},
+  };
+  return meshes;
+}
+
+std::vector<StrategyCase> operator+(std::vector<StrategyCase> cases, const std::vector<StrategyCase>& more) {
+  cases.insert(cases.end(), more.begin(), more.end());
+  return cases;
+}
+
 /// Resumed inside of a window, any strategy takes the step that a run that was not stopped takes.
 TEST(WindowUnderWay, GoesOnUnderOtherStrategies) {
   const auto accumulate = [](TrainerOptions& options) { options.accumulate_grad_batches = 4; };
@@ -68,6 +97,28 @@ TEST(WindowUnderWay, GoesOnUnderOtherStrategies) {
         EXPECT_EQ(difference(resumed.weights, expected.weights, kSummationOrder), "")
             << saved << " after " << batches << " batches, resumed as " << now;
       }
+    }
+  }
+}
+
+TEST(WindowUnderWay, GoesOnWhereLayersAreCut) {
+  const auto accumulate = [](TrainerOptions& options) { options.accumulate_grad_batches = 4; };
+  const Outcome one_device = train_on_one_device({.configure = accumulate});
+  for (const StrategyCase& on : tensor_meshes() + tensor_pipelines()) {
+    const Outcome expected = train({.configure = accumulate}, on);
+    EXPECT_EQ(difference(expected.weights, one_device.weights, kSummationOrder), "") << on;
+    const std::string path = fresh_folder("window") + "/checkpoint";
+    train({.configure =
+               [&](TrainerOptions& options) {
+                 accumulate(options);
+                 save_after(2, path)(options);
+               }},
+          on);
+    const Outcome resumed = train({.configure = accumulate, .ckpt = path}, on);
+    EXPECT_TRUE(identical(resumed.weights, expected.weights)) << on;
+    for (const StrategyCase& now : {StrategyCase{"single_device", 1}, tensor_meshes().back()}) {
+      const Outcome other = train({.configure = accumulate, .ckpt = path}, now);
+      EXPECT_EQ(difference(other.weights, one_device.weights, kSummationOrder), "") << on << " resumed as " << now;
     }
   }
 }
@@ -140,6 +191,26 @@ TEST(WindowUnderWay, OfStepsByHandGoesOnUnderOtherStrategies) {
     for (const StrategyCase& now : cases)
       EXPECT_EQ(difference(step_by_hand(now, path, {}), expected, kSummationOrder), "")
           << saved << " resumed as " << now;
+  }
+}
+
+TEST(WindowUnderWay, OfStepsByHandGoesOnWhereLayersAreCut) {
+  const auto one_device = step_by_hand({"single_device", 1}, "", {});
+  for (const StrategyCase& on : tensor_meshes()) {
+    const auto expected = step_by_hand(on, "", {});
+    EXPECT_EQ(difference(expected, one_device, kSummationOrder), "") << on;
+    for (const int64_t batches : {1, 5}) {
+      const std::string path = fresh_folder("window") + "/checkpoint";
+      step_by_hand(on, "", save_after(batches, path));
+      EXPECT_TRUE(identical(step_by_hand(on, path, {}), expected)) << on << " after " << batches << " batches";
+      for (const StrategyCase& now : {StrategyCase{"single_device", 1}, tensor_meshes().back()})
+        EXPECT_EQ(difference(step_by_hand(now, path, {}), one_device, kSummationOrder), "")
+            << on << " after " << batches << " batches, resumed as " << now;
+    }
+    const std::string path = fresh_folder("window") + "/checkpoint";
+    step_by_hand({"single_device", 1}, "", save_after(5, path));
+    EXPECT_EQ(difference(step_by_hand(on, path, {}), one_device, kSummationOrder), "")
+        << "one device resumed as " << on;
   }
 }
 
@@ -435,10 +506,15 @@ TEST(GradientsOfWindows, ThatTheModuleKeepsAreInCheckpoints) {
     NeverClears::makes_zeros = makes_zeros;
     for (const int64_t accumulate : {1, 2}) {
       const auto one_device = trained({"single_device", 1}, accumulate, "", {});
-      for (const StrategyCase& on : {StrategyCase{"single_device", 1},
-                                     {"ddp_threads", 2, 0, "find_unused_parameters: true"},
-                                     {"sharded_threads", 2, 1, "find_unused_parameters: true"},
-                                     {"sharded_threads", 2, 3, "find_unused_parameters: true"}}) {
+      for (const StrategyCase& on :
+           {StrategyCase{"single_device", 1},
+            {"ddp_threads", 2, 0, "find_unused_parameters: true"},
+            {"sharded_threads", 2, 1, "find_unused_parameters: true"},
+            {"sharded_threads", 2, 3, "find_unused_parameters: true"},
+            {"mesh", 2, 0, "tensor: {size: 2, find_unused_parameters: true}"},
+            {"mesh", 4, 0, "shard: {size: 2, stage: 1, find_unused_parameters: true}, tensor: 2"},
+            {"mesh", 4, 0, "shard: {size: 2, stage: 2, find_unused_parameters: true}, tensor: 2"},
+            {"mesh", 4, 0, "shard: {size: 2, stage: 3, find_unused_parameters: true}, tensor: 2"}}) {
         const std::string which = fmt::format("{}, windows of {}", makes_zeros ? "zeros" : "kept", accumulate);
         const auto expected = trained(on, accumulate, "", {});
         EXPECT_EQ(difference(expected, one_device, kSummationOrder), "") << on << ", " << which;
