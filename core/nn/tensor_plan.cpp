@@ -6,12 +6,12 @@
 #include <levin/core/nn/parallelize.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <set>
 #include <string_view>
 #include <utility>
 
@@ -34,30 +34,38 @@ const char* name_of(TensorCut cut) {
   return "whole";
 }
 
-/// A matrix of a module, and the bias beside it.
+/// A matrix of a module, and the bias beside it. One that is tied has several names, and so the bias of a head.
 struct Layer {
-  std::string path;  ///< as patterns name it: without ".weight"
-  CutWeight weight;
+  std::vector<std::string> paths;  ///< as patterns name it: without ".weight"
+  std::vector<std::string> names;
+  CutWeight weight;  ///< with the first name
+  bool is_matched_by(const std::string& pattern) const {
+    const auto matches = [&](const std::string& name) { return matches_wildcard(pattern, name); };
+    return std::ranges::any_of(paths, matches) || std::ranges::any_of(names, matches);
+  }
 };
 
 std::vector<Layer> layers_of(const torch::nn::Module& module) {
   const auto parameters = module.named_parameters();
   std::vector<Layer> layers;
-  std::set<const void*> seen;
+  std::map<const void*, size_t> places;
   for (const auto& item : parameters) {
     const std::string& name = item.key();
-    if (!item.value().defined() || item.value().dim() != 2 || !seen.insert(item.value().unsafeGetTensorImpl()).second)
+    if (!item.value().defined() || item.value().dim() != 2) continue;
+    const auto [place, is_new] = places.try_emplace(item.value().unsafeGetTensorImpl(), layers.size());
+    if (is_new) layers.push_back({.paths = {}, .names = {}, .weight = {.name = name, .weight = item.value()}});
+    Layer& layer = layers[place->second];
+    layer.names.push_back(name);
+    if (name != kWeight && !name.ends_with(fmt::format(".{}", kWeight))) {
+      layer.paths.push_back(name);
       continue;
-    Layer layer{.path = name, .weight = {.name = name, .weight = item.value()}};
-    if (name == kWeight || name.ends_with(fmt::format(".{}", kWeight))) {
-      layer.path = name == kWeight ? "" : name.substr(0, name.size() - kWeight.size() - 1);
-      const std::string bias = name.substr(0, name.size() - kWeight.size()) + "bias";
-      if (const at::Tensor* found = parameters.find(bias); found != nullptr && found->defined()) {
-        layer.weight.bias_name = bias;
-        layer.weight.bias = *found;
-      }
     }
-    layers.push_back(std::move(layer));
+    layer.paths.push_back(name == kWeight ? "" : name.substr(0, name.size() - kWeight.size() - 1));
+    const std::string bias = name.substr(0, name.size() - kWeight.size()) + "bias";
+    const at::Tensor* const found = parameters.find(bias);
+    if (layer.weight.bias.defined() || found == nullptr || !found->defined()) continue;
+    layer.weight.bias_name = bias;
+    layer.weight.bias = *found;
   }
   return layers;
 }
@@ -68,6 +76,18 @@ struct Rules {
   std::string owner;
   bool replace = false;  ///< others of the same weights
 };
+
+/// Which sizes, of the weight or of `tensor`, would do: "a multiple of 3 (the next is 6), or over 2 or 4 ranks".
+std::string what_divides(int64_t size, int64_t multiple, int64_t ranks) {
+  constexpr size_t kNamed = 4;
+  std::vector<std::string> others;
+  for (int64_t other = ranks - 1; other > 1 && others.size() < kNamed; --other)
+    if (size % (multiple / ranks * other) == 0) others.insert(others.begin(), std::to_string(other));
+  const int64_t next = (size + multiple - 1) / multiple * multiple;
+  std::string text = fmt::format("a multiple of {} (the next is {})", multiple, next);
+  if (!others.empty()) text += fmt::format(", or over {} ranks", fmt::join(others, " or "));
+  return text;
+}
 
 void check_divides(const CutWeight& weight, int64_t ranks, const std::string& owner) {
   const bool is_column = weight.rule.cut == TensorCut::kColumn;
@@ -81,7 +101,7 @@ void check_divides(const CutWeight& weight, int64_t ranks, const std::string& ow
     fail(fmt::format("parts are at least 1 (but by column: 1) and heads 0 or above; got {} and {}", weight.rule.parts,
                      weight.rule.heads));
   if (weight.rule.heads > 0 && weight.rule.heads % ranks != 0)
-    fail(fmt::format("it has {} heads; valid: a multiple of {}", weight.rule.heads, ranks));
+    fail(fmt::format("it has {} heads; valid: {}", weight.rule.heads, what_divides(weight.rule.heads, ranks, ranks)));
   const int64_t unit = weight.rule.parts * std::max<int64_t>(weight.rule.heads, 1);
   if (size % unit != 0)
     fail(fmt::format("its {} {} do not consist of {} parts of {} heads", size,
@@ -90,11 +110,11 @@ void check_divides(const CutWeight& weight, int64_t ranks, const std::string& ow
                                  : "rows",
                      weight.rule.parts, std::max<int64_t>(weight.rule.heads, 1)));
   if (size % (weight.rule.parts * ranks) != 0)
-    fail(fmt::format("it has {} {}; valid: a multiple of {}", size,
+    fail(fmt::format("it has {} {}; valid: {}", size,
                      is_row      ? "inputs"
                      : is_column ? "outputs"
                                  : "rows",
-                     weight.rule.parts * ranks));
+                     what_divides(size, weight.rule.parts * ranks, ranks)));
 }
 
 /// Rules of one owner, by the weight that they match.
@@ -105,11 +125,15 @@ std::map<const void*, CutWeight> matches(const std::vector<Layer>& layers, const
   for (const TensorRule& rule : rules.plan) {
     bool matches_any = false;
     for (const Layer& layer : layers) {
-      if (!matches_wildcard(rule.pattern, layer.path) && !matches_wildcard(rule.pattern, layer.weight.name)) continue;
+      if (!layer.is_matched_by(rule.pattern)) continue;
       matches_any = true;
       CutWeight weight = layer.weight;
       weight.rule = rule;
-      if (!matched.emplace(weight.weight.unsafeGetTensorImpl(), weight).second)
+      const auto [place, is_new] = matched.emplace(weight.weight.unsafeGetTensorImpl(), weight);
+      // Each of the names of a tied weight may be cut so.
+      const bool is_tied = layer.names.size() > 1 && place->second.rule.cut == TensorCut::kVocabulary &&
+                           rule.cut == TensorCut::kVocabulary;
+      if (!is_new && !is_tied)
         throw ConfigError(
             fmt::format("{}: the weight '{}' matches twice; got '{}' as the second pattern; valid: one "
                         "pattern for each weight",
@@ -121,7 +145,7 @@ std::map<const void*, CutWeight> matches(const std::vector<Layer>& layers, const
     }
     if (matches_any) continue;
     std::vector<std::string> paths;
-    for (const Layer& layer : layers) paths.push_back(layer.path);
+    for (const Layer& layer : layers) paths.insert(paths.end(), layer.paths.begin(), layer.paths.end());
     throw ConfigError(fmt::format("{}: the pattern '{}' matches no weight{}", rules.owner, rule.pattern,
                                   valid_names_hint(rule.pattern, paths)));
   }

@@ -78,6 +78,31 @@ const std::vector<Idiom>& refused_idioms() {
       {"aten::square", [](auto& l, auto&) { return l.square().mean(); }},
       {"aten::topk", [](auto& l, auto&) { return std::get<0>(l.topk(2)).sum(); }},
       {"aten::logsumexp", [](auto& l, auto&) { return l.logsumexp(-1).sum(); }},
+      {"aten::linear",
+       [](auto& l, auto&) {
+         return at::linear(l, at::ones({3, l.size(-1)})).sum();
+       }},
+      {"aten::linear",
+       [](auto& l, auto&) {
+         return at::linear(at::ones({3, l.size(-1)}), l[0]).sum();
+       }},
+      {"aten::matmul",
+       [](auto& l, auto&) {
+         return at::matmul(l, at::ones({l.size(-1), 3})).sum();
+       }},
+      {"aten::matmul",
+       [](auto& l, auto&) {
+         return at::matmul(at::ones({3, l.size(-1)}), l.transpose(1, 2)).sum();
+       }},
+      {"aten::addmm",
+       [](auto& l, auto&) {
+         return at::addmm(at::ones({3}), l[0], at::ones({l.size(-1), 3})).sum();
+       }},
+      {"aten::addmm",
+       [](auto& l, auto&) {
+         return at::addmm(l[0], at::ones({5, 2}), at::ones({2, l.size(-1)})).sum();
+       }},
+      {"aten::embedding", [](auto& l, auto& t) { return at::embedding(l.flatten(0, 1), t.remainder(2)).sum(); }},
       {"argmax over other", [](auto& l, auto&) { return l.argmax(0); }},
       {"cross_entropy with weights", [](auto& l, auto& t) { return F::cross_entropy(l.transpose(1, 2), t); }}};
   return idioms;

@@ -93,9 +93,16 @@ TEST(TensorPlan, SaysWhatDoesNotFit) {
   };
   EXPECT_THAT(refusal({kQkv, kOut}, 3),
               HasSubstr("tensor_plan of Planned 'a': the weight 'qkv.weight' cannot be cut by column over 3 ranks: it "
-                        "has 4 heads; valid: a multiple of 3"));
-  EXPECT_THAT(refusal({kQkv, kOut}, 8), HasSubstr("it has 4 heads; valid: a multiple of 8"));
-  EXPECT_THAT(refusal({{.pattern = "up"}, kOut}, 8), HasSubstr("it has 12 outputs; valid: a multiple of 8"));
+                        "has 4 heads; valid: a multiple of 3 (the next is 6), or over 2 ranks"));
+  EXPECT_THAT(refusal({kQkv, kOut}, 8),
+              HasSubstr("it has 4 heads; valid: a multiple of 8 (the next is 8), or over 2 or 4 ranks"));
+  EXPECT_THAT(refusal({{.pattern = "up"}, kOut}, 8),
+              HasSubstr("it has 12 outputs; valid: a multiple of 8 (the next is 16), or over 2 or 3 or 4 or 6 ranks"));
+  EXPECT_THAT(refusal({{.pattern = "qkv", .parts = 3}, kOut}, 5),
+              HasSubstr("it has 24 outputs; valid: a multiple of 15 (the next is 30), or over 2 or 4 ranks"));
+  EXPECT_THAT(refusal({kQkv, kOut, {.pattern = "table", .cut = TensorCut::kVocabulary}}, 4),
+              HasSubstr("'table' cannot be cut by vocabulary over 4 ranks: it has 6 rows; valid: a multiple of 4 (the "
+                        "next is 8), or over 2 or 3 ranks"));
   EXPECT_THAT(refusal({{.pattern = "qkv", .heads = 5}, kOut}, 5), HasSubstr("its 24 outputs do not consist of"));
   EXPECT_THAT(refusal({{.pattern = "qvk"}, kOut}, 2),
               HasSubstr("the pattern 'qvk' matches no weight; did you mean 'qkv'?"));
@@ -127,6 +134,36 @@ TEST(TensorPlan, OfModulesThatHaveTiedWeightsCutsTheBiasOfTheHead) {
   EXPECT_THAT(described(weights_to_cut(*root, 2, {}, "plan")),
               ElementsAre("rows.table vocabulary head.bias", "rows.qkv.weight column rows.qkv.bias",
                           "rows.out.weight row rows.out.bias"));
+}
+
+TEST(TensorPlan, NamesATiedWeightByAnyOfItsNames) {
+  struct Head : torch::nn::Module {
+    explicit Head(const at::Tensor& tied) {
+      register_parameter("weight", tied);
+      register_parameter("bias", torch::zeros({tied.size(0)}));
+    }
+  };
+  const auto root = std::make_shared<torch::nn::Module>();
+  const auto rows = std::make_shared<PlannedImpl>(TensorPlan{kQkv, kOut});
+  root->register_module("rows", rows);
+  root->register_module("head", std::make_shared<Head>(rows->table));
+  const auto cut = [&](const std::vector<std::string>& patterns) {
+    TensorPlan further;
+    for (const std::string& pattern : patterns) further.push_back({.pattern = pattern, .cut = TensorCut::kVocabulary});
+    return described(weights_to_cut(*root, 2, further, "plan")).front();
+  };
+  for (const std::vector<std::string>& patterns : std::vector<std::vector<std::string>>{
+           {"head"}, {"head.weight"}, {"rows.table"}, {"rows.table", "head"}, {"head", "rows.*able"}})
+    EXPECT_EQ(cut(patterns), "rows.table vocabulary head.bias") << patterns.front();
+  try {
+    weights_to_cut(
+        *root, 2,
+        {{.pattern = "head", .cut = TensorCut::kVocabulary}, {.pattern = "rows.table", .cut = TensorCut::kRow}},
+        "plan");
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("the weight 'rows.table' matches twice"));
+  }
 }
 
 /// A module of a library, which has no plan.
