@@ -179,4 +179,10 @@ std::shared_ptr<WeightBehaviour> make_row_behaviour(std::shared_ptr<Collective> 
   return std::make_shared<RowBehaviour>(std::move(group));
 }
 
+std::shared_ptr<WeightBehaviour> make_partition_behaviour(TensorCut cut, std::shared_ptr<Collective> group) {
+  if (cut == TensorCut::kRow) return make_row_behaviour(std::move(group));
+  if (cut == TensorCut::kVocabulary) return make_vocabulary_behaviour(std::move(group));
+  return make_column_behaviour(std::move(group));
+}
+
 }  // namespace levin

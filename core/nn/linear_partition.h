@@ -1,5 +1,6 @@
 #pragma once
 
+#include <levin/core/nn/tensor_plan.h>
 #include <levin/core/nn/weight_behaviour.h>
 
 #include <memory>
@@ -22,6 +23,9 @@ std::shared_ptr<WeightBehaviour> make_row_behaviour(std::shared_ptr<Collective> 
 /// Makes that of a weight [rows / ranks, features] of which each rank holds some of the rows: of an embedding, whose
 /// result is that of all rows, and of a head, which gives cut logits (make_cut_logits); of both where they are tied.
 std::shared_ptr<WeightBehaviour> make_vocabulary_behaviour(std::shared_ptr<Collective> group);
+
+/// Makes that of a weight that is cut so; not kWhole.
+std::shared_ptr<WeightBehaviour> make_partition_behaviour(TensorCut cut, std::shared_ptr<Collective> group);
 
 /// Returns a tensor that is identical on every rank, whose gradients are added up over the ranks in backward.
 at::Tensor with_summed_gradients(const at::Tensor& tensor, const std::shared_ptr<Collective>& group);

@@ -29,9 +29,9 @@ std::string variable_of_next_call() {
 }
 
 std::string to_text(const PlanRow& way) {
-  return nlohmann::json{{"pipeline", way.pipeline}, {"replicate", way.replicate},    {"shard", way.shard},
-                        {"stage", way.stage},       {"offload", way.offload},        {"schedule", way.schedule},
-                        {"chunks", way.chunks},     {"checkpoints", way.checkpoints}}
+  return nlohmann::json{{"pipeline", way.pipeline}, {"replicate", way.replicate}, {"shard", way.shard},
+                        {"tensor", way.tensor},     {"stage", way.stage},         {"offload", way.offload},
+                        {"schedule", way.schedule}, {"chunks", way.chunks},       {"checkpoints", way.checkpoints}}
       .dump();
 }
 
@@ -40,6 +40,7 @@ PlanRow from_text(const char* text) {
   return {.pipeline = json["pipeline"],
           .replicate = json["replicate"],
           .shard = json["shard"],
+          .tensor = json["tensor"],
           .stage = json["stage"],
           .offload = json["offload"],
           .schedule = json["schedule"],

@@ -89,7 +89,8 @@ void MemoryCheck::on_train_end(Trainer& trainer, Module& /*module*/) {
   const RankMesh mesh = trainer.mesh();
   const PlanRow sizes{.pipeline = mesh.size(DeviceMesh::kPipeline),
                       .replicate = mesh.size(DeviceMesh::kReplicate),
-                      .shard = mesh.size(DeviceMesh::kShard)};
+                      .shard = mesh.size(DeviceMesh::kShard),
+                      .tensor = mesh.size(DeviceMesh::kTensor)};
   if (most > 0) measured_ = {.mesh = sizes, .bytes = most};
 }
 

@@ -61,7 +61,15 @@ class Planner {
     if (row.pipeline > 1) return busiest_stage(row, batch);
     row.activations = activations(row, batch);
     if (!needs_.step.empty()) add_backward(row, batch);
+    BatchBytes summed = needs_.summed;
+    if (row.checkpoints) summed += needs_.in_forward;
+    row.sent_tensor = sent_along_tensor(row, summed, batch);
     return row;
+  }
+
+  /// What a rank sends in an optimizer step, of sums of so many bytes for each batch.
+  int64_t sent_along_tensor(const PlanRow& row, const BatchBytes& summed, int64_t batch) const {
+    return std::llround(2 * ring_bytes(times(summed, needs_.micro_batches).at(batch), row.tensor));
   }
 
   /// What backward needs beside activations when a rank holds most.
@@ -179,6 +187,7 @@ class Planner {
     busiest.sent_pipeline = sends_most.sent_pipeline;
     busiest.sent_replicate = sends_most.sent_replicate;
     busiest.sent_shard = sends_most.sent_shard;
+    busiest.sent_tensor = sends_most.sent_tensor;
     busiest.bubble = simulate(schedule, shape, std::vector<ChunkCost>(static_cast<size_t>(shape.chunks()))).bubble();
     return busiest;
   }
@@ -191,6 +200,7 @@ class Planner {
     BatchBytes saved;
     BatchBytes saved_before;  ///< by the whole step before it
     BatchBytes passing;       ///< got from the chunk before and given to the next one
+    BatchBytes summed;        ///< by tensor ranks
   };
   Chunk chunk_at(size_t index) const {
     const ChainNeeds& chain = needs_.chain;
@@ -207,12 +217,14 @@ class Planner {
       chunk.units.insert(chunk.units.end(), element.units.begin(), element.units.end());
       chunk.weight_copies += element.weight_copies;
       chunk.saved += element.saved;
+      chunk.summed += element.summed;
     }
     // What it got and what it gave stay until backward, also where the stage is recomputed.
     if (!is_first) chunk.passing += chain.elements[begin - 1].result;
     if (!is_last) chunk.passing += chain.elements[end - 1].result;
     if (is_first) chunk.saved += chain.saved_before;
     if (is_last) chunk.saved += chain.saved_after;
+    if (is_last) chunk.summed += chain.summed_outside;
     if (!is_last) chunk.saved += chain.elements[end - 1].result;
     return chunk;
   }
@@ -237,6 +249,7 @@ class Planner {
     const int64_t examples = divided(batch, micro_batches);
     WeightNeeds weights;
     BatchBytes passing;
+    BatchBytes summed;
     int64_t recomputed = 0;     // of one chunk at a time
     std::vector<int64_t> held;  // of each chunk
     std::vector<Chunk> chunks;
@@ -244,6 +257,7 @@ class Planner {
       Chunk chunk = chunk_at(static_cast<size_t>(i * row.pipeline + rank));
       weights += chunk.weights;
       passing += chunk.passing;
+      summed += chunk.summed;
       // Divided parameters have the type that autocast would convert them to.
       const int64_t saved = chunk.saved.at(examples) - (row.stage > 1 ? chunk.weight_copies : 0);
       held.push_back(row.checkpoints ? chunk.passing.at(examples) : saved);
@@ -264,6 +278,9 @@ class Planner {
     row.gradients = weights.trainable_bytes;
     row.optimizer = needs_.largest_part(state, own, row.shard) + needs_.counters;
     row.sent_pipeline = times(passing, needs_.micro_batches).at(batch);
+    const double repeated = needs_.in_forward.per_example / std::max(needs_.summed.per_example, 1.0);
+    row.sent_tensor =
+        std::llround(static_cast<double>(sent_along_tensor(row, summed, batch)) * (row.checkpoints ? 1 + repeated : 1));
     row.sent_replicate = row.sent_shard = 0;
     if (row.stage > 1) return with_divided_chunks(row, chunks, weights, own, {.held = held, .examples = examples});
     // Gradients of the first chunk are averaged in the buckets that they go to in its last backward; others, one after
@@ -502,6 +519,7 @@ Config sizes_of(const PlanRow& row, bool in_short) {
   if (row.stage != (row.pipeline > 1 ? 1 : 3)) options.set("stage", number(row.stage));
   if (row.offload) options.set("offload", Config::scalar("true"));
   if (row.shard > 1) mesh.set("shard", dimension(row.shard, options));
+  if (row.tensor > 1) mesh.set("tensor", number(row.tensor));
   return mesh;
 }
 
@@ -534,11 +552,14 @@ PipelineShape PlanRow::shape(int64_t batch) const {
           .chunks_per_rank = chunks};
 }
 
-int64_t PlanRow::dimensions() const { return (pipeline > 1 ? 1 : 0) + (replicate > 1 ? 1 : 0) + (shard > 1 ? 1 : 0); }
+int64_t PlanRow::dimensions() const {
+  return (pipeline > 1 ? 1 : 0) + (replicate > 1 ? 1 : 0) + (shard > 1 ? 1 : 0) + (tensor > 1 ? 1 : 0);
+}
 
 std::string PlanRow::strategy() const {
   if (pipeline > 1) return "pipeline";
   if (shard > 1) return "sharded";
+  if (tensor > 1) return "tensor";
   return replicate > 1 ? "ddp" : "single_device";
 }
 
@@ -576,8 +597,9 @@ std::vector<size_t> rows_to_show(const std::vector<PlanRow>& rows, const std::ve
   const auto beats = [&](size_t other, size_t one) {
     const PlanRow& a = rows[other];
     const PlanRow& b = rows[one];
-    if ((a.pipeline > 1) != (b.pipeline > 1) || a.checkpoints != b.checkpoints || a.offload != b.offload ||
-        (!a.is_possible && b.is_possible) || a.total() > b.total() || costs[other] > costs[one] * (1 + kSameCost))
+    if ((a.pipeline > 1) != (b.pipeline > 1) || (a.tensor > 1) != (b.tensor > 1) || a.checkpoints != b.checkpoints ||
+        a.offload != b.offload || (!a.is_possible && b.is_possible) || a.total() > b.total() ||
+        costs[other] > costs[one] * (1 + kSameCost))
       return false;
     return a.total() < b.total() || costs[other] < costs[one] * (1 - kSameCost) || other < one;
   };
@@ -619,6 +641,14 @@ WeightNeeds& WeightNeeds::operator+=(const WeightNeeds& other) {
   return *this;
 }
 
+TrainingNeeds TrainingNeeds::of_tensor_rank(int64_t ranks) const {
+  TrainingNeeds needs = *cut.at(ranks);
+  needs.batch_size = batch_size;
+  needs.divides_batch = divides_batch;
+  needs.micro_batches = micro_batches;
+  return needs;
+}
+
 int64_t TrainingNeeds::batch_on(int64_t devices) const {
   return divides_batch ? divided(batch_size, devices) : batch_size;
 }
@@ -641,6 +671,7 @@ const PlanRow* MemoryPlan::cheapest() const {
   const auto keep = [&](const auto& kept) {
     if (std::ranges::any_of(left, kept)) std::erase_if(left, [&](const PlanRow* row) { return !kept(row); });
   };
+  keep([](const PlanRow* row) { return row->tensor == 1; });
   keep([](const PlanRow* row) { return row->pipeline == 1; });
   int64_t least = std::numeric_limits<int64_t>::max();
   for (const PlanRow* row : left) least = std::min(least, row->sent());
@@ -658,6 +689,9 @@ std::vector<PlanRow> meshes(const TrainingNeeds& needs, int64_t devices, const s
   std::vector<PlanRow> all;
   if (devices == 1) return {PlanRow()};
   const auto elements = static_cast<int64_t>(needs.chain.elements.size());
+  const auto can_cut = [&](int64_t tensor) {
+    return tensor == 1 || (needs.element_wise && needs.cut.contains(tensor));
+  };
   const auto add = [&](const PlanRow& sizes) {
     if (sizes.pipeline == 1) return all.push_back(sizes);
     for (const std::string& schedule : schedules) {
@@ -672,11 +706,15 @@ std::vector<PlanRow> meshes(const TrainingNeeds& needs, int64_t devices, const s
   for (int64_t pipeline = 1; pipeline <= devices; ++pipeline) {
     if (devices % pipeline != 0 || (pipeline > 1 && pipeline > elements)) continue;
     const int64_t batches = devices / pipeline;
-    for (int64_t shard = 1; shard <= batches; ++shard) {
-      if (batches % shard != 0) continue;
-      PlanRow sizes{.pipeline = pipeline, .replicate = batches / shard, .shard = shard};
-      const int64_t most = shard == 1 ? 0 : 3;
-      for (sizes.stage = std::min<int64_t>(most, 1); sizes.stage <= most; ++sizes.stage) add(sizes);
+    for (int64_t tensor = 1; tensor <= batches; ++tensor) {
+      if (batches % tensor != 0 || !can_cut(tensor)) continue;
+      const int64_t copies = batches / tensor;
+      for (int64_t shard = 1; shard <= copies; ++shard) {
+        if (copies % shard != 0) continue;
+        PlanRow sizes{.pipeline = pipeline, .replicate = copies / shard, .shard = shard, .tensor = tensor};
+        const int64_t most = shard == 1 ? 0 : 3;
+        for (sizes.stage = std::min<int64_t>(most, 1); sizes.stage <= most; ++sizes.stage) add(sizes);
+      }
     }
   }
   std::ranges::stable_partition(all, [](const PlanRow& row) { return row.dimensions() == 1; });
@@ -684,6 +722,10 @@ std::vector<PlanRow> meshes(const TrainingNeeds& needs, int64_t devices, const s
 }
 
 PlanRow plan_row(const TrainingNeeds& needs, int64_t memory, const PlanRow& way) {
+  if (way.tensor > 1) {
+    const TrainingNeeds of_rank = needs.of_tensor_rank(way.tensor);
+    return Planner(of_rank, memory, way).filled();
+  }
   return Planner(needs, memory, way).filled();
 }
 
@@ -695,7 +737,7 @@ MemoryPlan plan_memory(const TrainingNeeds& needs, int64_t devices, int64_t memo
       way.checkpoints = checkpoints;
       plan.rows.push_back(plan_row(needs, memory, way));
       // Of groups of ranks each would have a copy, and a host several.
-      if (needs.is_on_host || way.stage != 3 || way.replicate > 1) continue;
+      if (needs.is_on_host || way.stage != 3 || way.replicate > 1 || way.pipeline > 1 || way.tensor > 1) continue;
       way.offload = true;
       plan.rows.push_back(plan_row(needs, memory, way));
     }
@@ -705,9 +747,10 @@ MemoryPlan plan_memory(const TrainingNeeds& needs, int64_t devices, int64_t memo
 
 std::string plan_table(const std::vector<MemoryPlan>& plans) {
   constexpr const char* kLine =
-      "  {:<{}} {:>10} {:>9} {:>9} {:>11} {:>8} {:>8} {:>9} {:>9} {:>9} {:>9} {:>9} {:>6}  {:<4} {:>13}{}\n";
+      "  {:<{}} {:>10} {:>9} {:>9} {:>11} {:>8} {:>8} {:>9} {:>9} {:>9} {:>9} {:>9}{} {:>6}  {:<4} {:>13}{}\n";
   size_t width = 0;
   bool any_on_host = false;
+  bool any_cut = false;
   std::vector<std::vector<size_t>> shown;
   for (const MemoryPlan& plan : plans) {
     std::vector<double> sent;
@@ -716,8 +759,12 @@ std::string plan_table(const std::vector<MemoryPlan>& plans) {
     for (const size_t index : shown.back()) {
       width = std::max(width, strategy_text(plan.rows[index]).size());
       any_on_host |= plan.rows[index].offload;
+      any_cut |= plan.rows[index].tensor > 1;
     }
   }
+  const auto tensor_column = [&](const std::string& value) {
+    return any_cut ? fmt::format(" {:>9}", value) : std::string();
+  };
   const auto last_column = [&](const std::string& value) {
     return any_on_host ? fmt::format(" {:>10}", value) : std::string();
   };
@@ -728,8 +775,8 @@ std::string plan_table(const std::vector<MemoryPlan>& plans) {
     text += fmt::format("\n{} device{} with {} MiB each, batches of {} on each; in MiB:\n", plan.devices,
                         plan.devices == 1 ? "" : "s", mebibytes(plan.memory), plan.batch_size);
     text += fmt::format(kLine, "strategy", width, "parameters", "gradients", "optimizer", "activations", "backward",
-                        "gathered", "total", "sent/step", "pipeline", "replicate", "shard", "idle", "fits",
-                        "largest batch", last_column("on host"));
+                        "gathered", "total", "sent/step", "pipeline", "replicate", "shard", tensor_column("tensor"),
+                        "idle", "fits", "largest batch", last_column("on host"));
     bool has_pipeline = false;
     for (const size_t index : shown[i]) {
       const PlanRow& row = plan.rows[index];
@@ -738,6 +785,7 @@ std::string plan_table(const std::vector<MemoryPlan>& plans) {
                           mebibytes(row.optimizer), mebibytes(row.activations), mebibytes(row.backward),
                           mebibytes(row.gathered), mebibytes(row.total()), mebibytes(row.sent()),
                           mebibytes(row.sent_pipeline), mebibytes(row.sent_replicate), mebibytes(row.sent_shard),
+                          tensor_column(mebibytes(row.sent_tensor)),
                           row.pipeline > 1 ? fmt::format("{:.1f}%", 100 * row.bubble) : "",
                           !row.is_possible ? "-"
                           : row.fits       ? "yes"

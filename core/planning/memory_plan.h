@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -51,13 +53,15 @@ struct ChainNeeds {
     int64_t weight_copies = 0;  ///< bytes of `saved` that are parameters converted by autocast
     /// Among TrainingNeeds::units, those with weights that no other element has; the rest of its weights is shared.
     std::vector<size_t> units = {};
+    BatchBytes summed = {};  ///< of cut layers: bytes that tensor ranks add up, forward and backward
   };
-  std::vector<Element> elements;  ///< none: there is no such sequential, or a step does not call it once
-  WeightNeeds outside;            ///< weights in no element, which every stage holds
-  BatchBytes saved_before;        ///< saved by the rest of the step, on the first stage
-  BatchBytes saved_after;         ///< saved by the rest of the step, on the last stage
-  double flops_before = 0;        ///< as those of an element, of the rest of the step before the sequential
-  double flops_after = 0;         ///< behind it: head and loss
+  std::vector<Element> elements;   ///< none: there is no such sequential, or a step does not call it once
+  WeightNeeds outside;             ///< weights in no element, which every stage holds
+  BatchBytes saved_before;         ///< saved by the rest of the step, on the first stage
+  BatchBytes saved_after;          ///< saved by the rest of the step, on the last stage
+  double flops_before = 0;         ///< as those of an element, of the rest of the step before the sequential
+  double flops_after = 0;          ///< behind it: head and loss
+  BatchBytes summed_outside = {};  ///< by tensor ranks in none of the elements; the last stage has it
 };
 
 /// A part of a forward and backward on one device, from one gradient of a parameter (at first: from the beginning) to
@@ -95,7 +99,15 @@ struct TrainingNeeds {
   std::vector<StepPart> step;  ///< in order; empty: not measured
   ChainNeeds chain;
 
+  /// The same of one of so many ranks that divide layers among each other.
+  std::map<int64_t, std::shared_ptr<const TrainingNeeds>> cut = {};
+  BatchBytes summed = {};      ///< of such a rank: bytes that they add up in a batch, forward and backward
+  BatchBytes in_forward = {};  ///< of them, in forward, which recomputing repeats
+  int64_t sums = 0;            ///< how many sums these are
+
   int64_t batch_on(int64_t devices) const;
+  /// Returns those of `cut`, in the batches of this.
+  TrainingNeeds of_tensor_rank(int64_t ranks) const;
   /// Returns the part of so many bytes, of all these parameters alike, that the rank has which has most, of ranks that
   /// divide them: evenly or, where the optimizer needs whole parameters, as balanced_owners does.
   int64_t largest_part(int64_t bytes, const WeightNeeds& of, int64_t ranks) const;
@@ -107,6 +119,7 @@ struct PlanRow {
   int64_t pipeline = 1;  ///< stages; the row is for the rank that needs most
   int64_t replicate = 1;
   int64_t shard = 1;
+  int64_t tensor = 1;
   int64_t stage = 0;              ///< what the ranks along shard divide; 0: their number is 1
   bool offload = false;           ///< of shard, without pipeline: divided tensors are in the host's memory
   std::string schedule = "1f1b";  ///< of pipeline
@@ -128,23 +141,24 @@ struct PlanRow {
   int64_t sent_pipeline = 0;  ///< bytes that a rank sends along each dimension in an optimizer step
   int64_t sent_replicate = 0;
   int64_t sent_shard = 0;
+  int64_t sent_tensor = 0;
   int64_t largest_batch = 0;  ///< examples on a rank that fit; 0: not even one; kAnyBatch: memory sets no limit
   bool is_possible = true;    ///< the optimizer can be divided (by shard)
   bool fits = false;
 
   static constexpr int64_t kAnyBatch = int64_t{1} << 40;
-  int64_t devices() const { return pipeline * replicate * shard; }
+  int64_t devices() const { return pipeline * replicate * shard * tensor; }
   /// Returns how many ranks have batches of their own.
   int64_t batches() const { return replicate * shard; }
   /// Returns how many dimensions have several ranks.
   int64_t dimensions() const;
-  /// Returns the strategy that divides so: single_device, ddp, sharded or pipeline.
+  /// Returns the strategy that divides so: single_device, ddp, sharded, pipeline or tensor.
   std::string strategy() const;
   /// Returns the peak on the device.
   int64_t total() const {
     return parameters + gradients + optimizer + std::max(activations + backward + gathered, widened);
   }
-  int64_t sent() const { return sent_pipeline + sent_replicate + sent_shard; }
+  int64_t sent() const { return sent_pipeline + sent_replicate + sent_shard + sent_tensor; }
   /// Returns how the pipeline divides a batch of so many examples.
   PipelineShape shape(int64_t batch) const;
 };
@@ -173,14 +187,15 @@ struct MemoryPlan {
   std::vector<PlanRow> rows;  ///< those of one dimension first
 
   /// Returns the row that fits and sends least; among those that send the same, one without offload, then one without
-  /// recomputing, then the simplest. A pipeline, whose ranks are idle at times, only when nothing else fits. nullptr
-  /// when none fits.
+  /// recomputing, then the simplest. A pipeline, whose ranks are idle at times, only when nothing else fits, and layers
+  /// that are cut, whose ranks wait for each other in each of them, only when no pipeline does. nullptr when none fits.
   const PlanRow* cheapest() const;
 };
 
 /// Returns the meshes of so many devices that a model can be trained on, those of one dimension first: all
 /// factorizations over pipeline (where the chain has an element for each stage), replicate and shard, this with stages
-/// 1 to 3 (beside the schedule zero_bubble with stage 1 alone). `schedules`: those that pipelines are planned with.
+/// 1 to 3 (beside the schedule zero_bubble with stage 1 alone), and tensor (where layers can be cut). `schedules`:
+/// those that pipelines are planned with.
 std::vector<PlanRow> meshes(const TrainingNeeds& needs, int64_t devices, const std::vector<std::string>& schedules);
 
 /// Plans each mesh of `devices` devices of `memory` bytes each, with all other options at their defaults. With Psi
@@ -209,6 +224,9 @@ std::vector<PlanRow> meshes(const TrainingNeeds& needs, int64_t devices, const s
 /// whole for a moment, buffers and activations. It is planned where the device is not the host and all ranks
 /// divide one copy. The other stages are not: what they keep whole stays on the device, and what they divide is little
 /// on many ranks.
+///
+/// T ranks along tensor hold 1 / T of the weights that are cut, with their gradients, state and activations, and all of
+/// the rest. One of them was measured (TrainingNeeds::cut), and a ring sends 2 (T - 1) / T of what it adds up.
 ///
 /// A pipeline is planned with its schedule 1f1b, 8 micro-batches and a cut that makes parameters alike. With p stages
 /// and m micro-batches stage s, from 0 on, holds what it saves for min(m, p - s) of them and is idle for

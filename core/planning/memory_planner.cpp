@@ -3,15 +3,19 @@
 #include <levin/core/accelerators/accelerator_registry.h>
 #include <levin/core/base/error.h>
 #include <levin/core/base/file_system.h>
+#include <levin/core/base/log.h>
 #include <levin/core/devices/device_spec.h>
 #include <levin/core/nn/activation_meter.h>
 #include <levin/core/nn/flop_counter.h>
 #include <levin/core/nn/outermost_sequentials.h>
+#include <levin/core/nn/parallelize.h>
 #include <levin/core/nn/sequential.h>
+#include <levin/core/nn/tensor_plan.h>
 #include <levin/core/nn/unit_patterns.h>
 #include <levin/core/optim/has_parameter_states.h>
 #include <levin/core/optim/optimizer_capabilities.h>
 #include <levin/core/optim/optimizer_state.h>
+#include <levin/core/planning/cut_module.h>
 #include <levin/core/planning/plan_json.h>
 #include <levin/core/planning/step_memory.h>
 #include <levin/core/precision/precision.h>
@@ -223,11 +227,12 @@ class ChainMeter final : private UnitHook {
     int64_t weight_copies = 0;  ///< of them, of parameters in another type
     int64_t result = 0;         ///< bytes
     int64_t flops = 0;          ///< floating point operations of its forward
+    int64_t summed = 0;         ///< bytes that tensor ranks add up, forward and backward
   };
 
-  /// `meter` and `flops` are at work. nullptr: there is nothing to note.
-  ChainMeter(SequentialImpl* sequential, const ActivationMeter& meter, const FlopCounter& flops)
-      : sequential_(sequential), meter_(meter), behind_(std::make_shared<Behind>(Behind{.flops = &flops})) {
+  /// `meter` and `flops` are at work. nullptr: there is nothing to note. `cut`: the module, or nullptr.
+  ChainMeter(SequentialImpl* sequential, const ActivationMeter& meter, const FlopCounter& flops, const CutModule* cut)
+      : sequential_(sequential), meter_(meter), behind_(std::make_shared<Behind>(Behind{.flops = &flops, .cut = cut})) {
     if (sequential_ == nullptr) return;
     for (size_t i = 0; i < sequential_->size(); ++i) sequential_->element(i).add_hook(*this);
   }
@@ -235,13 +240,21 @@ class ChainMeter final : private UnitHook {
     if (sequential_ == nullptr) return;
     for (size_t i = 0; i < sequential_->size(); ++i) sequential_->element(i).remove_hook(*this);
     behind_->flops = nullptr;
+    behind_->cut = nullptr;
   }
   ChainMeter(const ChainMeter&) = delete;
   ChainMeter& operator=(const ChainMeter&) = delete;
 
   /// Of each element, in order; none where the sequential was not called once.
   std::vector<Element> elements() const {
-    return sequential_ != nullptr && elements_.size() == sequential_->size() ? elements_ : std::vector<Element>();
+    if (sequential_ == nullptr || elements_.size() != sequential_->size()) return {};
+    std::vector<Element> elements = elements_;
+    // Between the gradient of an element's result and that of the one before it. The first one's has no end of its own.
+    for (size_t i = 0; behind_->cut != nullptr && i < elements.size(); ++i) {
+      const int64_t end = i == 0 ? behind_->cut->summed().backward : behind_->summed[i - 1];
+      elements[i].summed += std::max<int64_t>(0, end - behind_->summed[i]);
+    }
+    return elements;
   }
   /// Saved before the first element.
   int64_t saved_before() const { return before_.saved; }
@@ -257,11 +270,17 @@ class ChainMeter final : private UnitHook {
     const FlopCounter* flops = nullptr;
     int64_t begin = 0;
     int64_t forward_and_backward = 0;
+    const CutModule* cut = nullptr;
+    std::vector<int64_t> summed;  ///< in backward, when the gradient of each element's result was there
+    int64_t summed_in_backward() const { return cut == nullptr ? 0 : cut->summed().backward; }
   };
 
   Element now() const {
     const SavedBytes saved = meter_.now();
-    return {.saved = saved.all, .weight_copies = saved.weight_copies, .flops = behind_->flops->count().of_model()};
+    return {.saved = saved.all,
+            .weight_copies = saved.weight_copies,
+            .flops = behind_->flops->count().of_model(),
+            .summed = behind_->cut == nullptr ? 0 : behind_->cut->summed().forward};
   }
 
   void before_forward(UnitCall& /*call*/) override {
@@ -272,19 +291,23 @@ class ChainMeter final : private UnitHook {
     const Element ended = now();
     Element element{.saved = ended.saved - began_.saved,
                     .weight_copies = ended.weight_copies - began_.weight_copies,
-                    .flops = ended.flops - began_.flops};
+                    .flops = ended.flops - began_.flops,
+                    .summed = ended.summed - began_.summed};
     const bool is_last = elements_.size() + 1 == sequential_->size();
     bool has_hook = false;
     call.for_each_result([&](at::Tensor& tensor) {
       if (!tensor.defined()) return;
       element.result += static_cast<int64_t>(tensor.nbytes());
-      if (!is_last || has_hook || !tensor.requires_grad()) return;
+      if (has_hook || !tensor.requires_grad()) return;
       has_hook = true;
-      behind_->begin = ended.flops;
-      tensor.register_hook([behind = behind_](const at::Tensor& /*gradient*/) {
-        if (behind->flops != nullptr) behind->forward_and_backward = behind->flops->count().of_model() - behind->begin;
+      if (is_last) behind_->begin = ended.flops;
+      tensor.register_hook([behind = behind_, is_last, index = elements_.size()](const at::Tensor& /*gradient*/) {
+        behind->summed[index] = behind->summed_in_backward();
+        if (is_last && behind->flops != nullptr)
+          behind->forward_and_backward = behind->flops->count().of_model() - behind->begin;
       });
     });
+    behind_->summed.push_back(0);
     elements_.push_back(element);
   }
 
@@ -334,8 +357,14 @@ struct MemoryPlanner::Measured {
   int64_t flops_before_chain = 0;
   int64_t flops_behind_chain = 0;
   int64_t flops = 0;            ///< floating point operations of the model
+  SummedBytes summed;           ///< of a module that is cut
   bool evaluates_loss = false;  ///< the optimizer does
   TrainingNeeds optimizer;      ///< its state alone
+};
+
+struct MemoryPlanner::MeasuredBatch {
+  int64_t batch = 1;
+  const Measured& measured;
 };
 
 MemoryPlanner::MemoryPlanner(const PlanOptions& options, const TrainerOptions& planned)
@@ -343,7 +372,8 @@ MemoryPlanner::MemoryPlanner(const PlanOptions& options, const TrainerOptions& p
   schema_of<PlanOptions>().validate(options, "plan");
 }
 
-MemoryPlanner::Measured MemoryPlanner::measure(Trainer& trainer, Module& module, int64_t batch_size) const {
+MemoryPlanner::Measured MemoryPlanner::measure(Trainer& trainer, Module& module, int64_t batch_size,
+                                               const CutModule* cut) const {
   Measured measured;
   StepMemory memory(module, trainer.device());
   DryRun dry_run(trainer, {.batch_size = batch_size,
@@ -352,10 +382,11 @@ MemoryPlanner::Measured MemoryPlanner::measure(Trainer& trainer, Module& module,
   {
     ActivationMeter meter(module, checkpointed_units(module, planned_.activation_checkpointing));
     const FlopCounter flops;
-    const ChainMeter chain(sequential_of(module), meter, flops);
+    const ChainMeter chain(sequential_of(module), meter, flops, cut);
     measured.result = dry_run.step();
     measured.flops = flops.count().of_model();
     measured.saved = meter.most();
+    if (cut != nullptr) measured.summed = cut->summed();
     measured.step = memory.parts();
     measured.chain = chain.elements();
     measured.saved_before_chain = chain.saved_before();
@@ -425,71 +456,10 @@ void MemoryPlanner::plan(Trainer& trainer, Module& module) {
                                       batch));
   }
 
-  needs_ = first.optimizer;
-  const DividedWeights divided = divide_weights(module);
-  needs_.units = divided.units;
-  needs_.outside = divided.outside;
-  needs_.weights = needs_.outside;
-  for (const WeightNeeds& unit : needs_.units) needs_.weights += unit;
-  if (const auto type = trainer.precision().mixed_type())
-    needs_.compute_size = static_cast<int64_t>(elementSize(*type));
-  for (const at::Tensor& buffer : module.buffers()) needs_.buffers += static_cast<int64_t>(buffer.nbytes());
-
-  needs_.is_on_host = trainer.device().is_cpu();
+  needs_ = needs_of(trainer, module, {.batch = batch, .measured = first}, {.batch = other_batch, .measured = other});
   needs_.batch_size = configured;
   needs_.divides_batch = loader.options().global_batch_size.has_value();
-  needs_.micro_batches = planned_.accumulate_grad_batches.at(0);
-  const auto for_each_example = [&](int64_t flops) { return static_cast<double>(flops) / static_cast<double>(batch); };
-  needs_.flops_per_example = for_each_example(first.flops);
-  const auto through = [&](const SavedBytes& saved, const SavedBytes& other_saved) {
-    return ActivationNeeds{.bytes = BatchBytes::through(batch, saved.all, other_batch, other_saved.all),
-                           .weight_copies = saved.weight_copies};
-  };
-  needs_.activations = through(first.saved.whole, other.saved.whole);
-  needs_.kept = through(first.saved.kept, other.saved.kept);
-  // Calls that depend on the data are taken as they were.
-  const bool alike = first.saved.inside.size() == other.saved.inside.size();
-  for (size_t i = 0; i < first.saved.inside.size(); ++i)
-    needs_.inside.push_back(through(first.saved.inside[i], (alike ? other : first).saved.inside[i]));
-  const auto is_same_parameter = [](const StepMemory::Part& part, const StepMemory::Part& other_part) {
-    return part.parameter.is_same(other_part.parameter);
-  };
-  // Steps that depend on the data are not compared.
-  if (std::ranges::equal(first.step, other.step, is_same_parameter)) {
-    for (size_t i = 0; i < first.step.size(); ++i) {
-      const StepMemory::Part& part = first.step[i];
-      const StepMemory::Part& other_part = other.step[i];
-      StepPart& planned = needs_.step.emplace_back();
-      planned.most = BatchBytes::through(batch, part.most, other_batch, other_part.most);
-      planned.at_end = BatchBytes::through(batch, part.at_end, other_batch, other_part.at_end);
-      planned.gradient = static_cast<int64_t>(part.parameter.nbytes());
-      if (const auto unit = divided.unit_of.find(part.parameter.unsafeGetTensorImpl()); unit != divided.unit_of.end())
-        planned.unit = unit->second;
-    }
-  }
-  // What a pipeline refuses has no chain.
-  if (!first.chain.empty() && other.chain.size() == first.chain.size() && !first.evaluates_loss &&
-      !planned_.sync_batchnorm) {
-    ChainNeeds& chain = needs_.chain;
-    add_weights(module, *sequential_of(module), divided, chain);
-    const auto line = [&](int64_t bytes, int64_t other_bytes) {
-      return BatchBytes::through(batch, bytes, other_batch, other_bytes);
-    };
-    int64_t saved = first.saved_before_chain;
-    int64_t other_saved = other.saved_before_chain;
-    chain.saved_before = line(saved, other_saved);
-    for (size_t i = 0; i < chain.elements.size(); ++i) {
-      chain.elements[i].saved = line(first.chain[i].saved, other.chain[i].saved);
-      chain.elements[i].result = line(first.chain[i].result, other.chain[i].result);
-      chain.elements[i].flops = for_each_example(first.chain[i].flops);
-      chain.elements[i].weight_copies = first.chain[i].weight_copies;
-      saved += first.chain[i].saved;
-      other_saved += other.chain[i].saved;
-    }
-    chain.flops_before = for_each_example(first.flops_before_chain);
-    chain.flops_after = for_each_example(first.flops_behind_chain);
-    chain.saved_after = line(first.saved.whole.all - saved, other.saved.whole.all - other_saved);
-  }
+  measure_cut(trainer, module, batch, other_batch);
 
   report_ = fmt::format("{} parameters, {} of them trained, in {}; measured on {} with batches of {} and {}\n",
                         needs_.weights.elements, needs_.weights.trainable_elements, trainer.precision().name(),
@@ -508,6 +478,112 @@ void MemoryPlanner::plan(Trainer& trainer, Module& module) {
   report_.pop_back();
   if (!options_.output.empty())
     FileSystem::current().replace_file(options_.output, plan_json(needs_, plans_, cluster_plan_) + "\n");
+}
+
+TrainingNeeds MemoryPlanner::needs_of(Trainer& trainer, Module& module, const MeasuredBatch& of_batch,
+                                      const MeasuredBatch& of_other) const {
+  const auto& [batch, first] = of_batch;
+  const auto& [other_batch, other] = of_other;
+  TrainingNeeds needs = first.optimizer;
+  const DividedWeights divided = divide_weights(module);
+  needs.units = divided.units;
+  needs.outside = divided.outside;
+  needs.weights = needs.outside;
+  for (const WeightNeeds& unit : needs.units) needs.weights += unit;
+  if (const auto type = trainer.precision().mixed_type()) needs.compute_size = static_cast<int64_t>(elementSize(*type));
+  for (const at::Tensor& buffer : module.buffers()) needs.buffers += static_cast<int64_t>(buffer.nbytes());
+
+  needs.is_on_host = trainer.device().is_cpu();
+  needs.micro_batches = planned_.accumulate_grad_batches.at(0);
+  const auto for_each_example = [&](int64_t flops) { return static_cast<double>(flops) / static_cast<double>(batch); };
+  needs.flops_per_example = for_each_example(first.flops);
+  const auto through = [&](const SavedBytes& saved, const SavedBytes& other_saved) {
+    return ActivationNeeds{.bytes = BatchBytes::through(batch, saved.all, other_batch, other_saved.all),
+                           .weight_copies = saved.weight_copies};
+  };
+  needs.activations = through(first.saved.whole, other.saved.whole);
+  needs.kept = through(first.saved.kept, other.saved.kept);
+  // Calls that depend on the data are taken as they were.
+  const bool alike = first.saved.inside.size() == other.saved.inside.size();
+  for (size_t i = 0; i < first.saved.inside.size(); ++i)
+    needs.inside.push_back(through(first.saved.inside[i], (alike ? other : first).saved.inside[i]));
+  const auto is_same_parameter = [](const StepMemory::Part& part, const StepMemory::Part& other_part) {
+    return part.parameter.is_same(other_part.parameter);
+  };
+  // Steps that depend on the data are not compared.
+  if (std::ranges::equal(first.step, other.step, is_same_parameter)) {
+    for (size_t i = 0; i < first.step.size(); ++i) {
+      const StepMemory::Part& part = first.step[i];
+      const StepMemory::Part& other_part = other.step[i];
+      StepPart& planned = needs.step.emplace_back();
+      planned.most = BatchBytes::through(batch, part.most, other_batch, other_part.most);
+      planned.at_end = BatchBytes::through(batch, part.at_end, other_batch, other_part.at_end);
+      planned.gradient = static_cast<int64_t>(part.parameter.nbytes());
+      if (const auto unit = divided.unit_of.find(part.parameter.unsafeGetTensorImpl()); unit != divided.unit_of.end())
+        planned.unit = unit->second;
+    }
+  }
+  // What a pipeline refuses has no chain.
+  if (!first.chain.empty() && other.chain.size() == first.chain.size() && !first.evaluates_loss &&
+      !planned_.sync_batchnorm) {
+    ChainNeeds& chain = needs.chain;
+    add_weights(module, *sequential_of(module), divided, chain);
+    const auto line = [&](int64_t bytes, int64_t other_bytes) {
+      return BatchBytes::through(batch, bytes, other_batch, other_bytes);
+    };
+    int64_t saved = first.saved_before_chain;
+    int64_t other_saved = other.saved_before_chain;
+    chain.saved_before = line(saved, other_saved);
+    int64_t summed = 0;
+    int64_t other_summed = 0;
+    for (size_t i = 0; i < chain.elements.size(); ++i) {
+      chain.elements[i].saved = line(first.chain[i].saved, other.chain[i].saved);
+      chain.elements[i].result = line(first.chain[i].result, other.chain[i].result);
+      chain.elements[i].flops = for_each_example(first.chain[i].flops);
+      chain.elements[i].weight_copies = first.chain[i].weight_copies;
+      chain.elements[i].summed = line(first.chain[i].summed, other.chain[i].summed);
+      summed += first.chain[i].summed;
+      other_summed += other.chain[i].summed;
+      saved += first.chain[i].saved;
+      other_saved += other.chain[i].saved;
+    }
+    chain.summed_outside = line(first.summed.forward + first.summed.backward - summed,
+                                other.summed.forward + other.summed.backward - other_summed);
+    chain.flops_before = for_each_example(first.flops_before_chain);
+    chain.flops_after = for_each_example(first.flops_behind_chain);
+    chain.saved_after = line(first.saved.whole.all - saved, other.saved.whole.all - other_saved);
+  }
+  needs.summed = BatchBytes::through(batch, first.summed.forward + first.summed.backward, other_batch,
+                                     other.summed.forward + other.summed.backward);
+  needs.in_forward = BatchBytes::through(batch, first.summed.forward, other_batch, other.summed.forward);
+  needs.sums = first.summed.times;
+  return needs;
+}
+
+/// What one rank of a tensor group has and does, where the modules say how their layers are cut.
+void MemoryPlanner::measure_cut(Trainer& trainer, Module& module, int64_t batch, int64_t other_batch) {
+  const auto modules = module.modules();
+  const bool has_plan = std::ranges::any_of(
+      modules, [](const auto& part) { return !tensor_plan_of(*part).value_or(TensorPlan()).empty(); });
+  if (!has_plan || !needs_.element_wise) return;
+  const int64_t most = options_.cluster ? options_.cluster->ranks() : std::ranges::max(options_.devices.values);
+  try {
+    const std::vector<CutWeight> weights = weights_to_cut(module, /*ranks=*/1, {}, "plan");
+    for (const int64_t ranks : ranks_to_cut_over(weights, most)) {
+      const auto measured = [&](int64_t size) {
+        const CutModule cut(weights, ranks);
+        return measure(trainer, module, size, &cut);
+      };
+      const Measured first = measured(batch);
+      const Measured other = other_batch == batch ? first : measured(other_batch);
+      if (first.result != DryRun::Result::kDone || other.result != DryRun::Result::kDone) return;
+      const CutModule cut(weights, ranks);  // whose weights are counted
+      needs_.cut[ranks] = std::make_shared<TrainingNeeds>(
+          needs_of(trainer, module, {.batch = batch, .measured = first}, {.batch = other_batch, .measured = other}));
+    }
+  } catch (const Error& error) {
+    log::warning(fmt::format("the plan has no rows with tensor: {}", error.what()));
+  }
 }
 
 int64_t MemoryPlanner::memory_on(int64_t devices, int64_t hosts, const at::Device& device) const {

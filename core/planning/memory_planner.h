@@ -14,6 +14,8 @@
 
 namespace levin {
 
+class CutModule;
+
 /// Numbers of devices: `8`, `[1, 8]` or `1,8`.
 struct DeviceCounts {
   std::vector<int64_t> values = {};
@@ -69,7 +71,11 @@ class MemoryPlanner final : public Tuner {
 
  private:
   struct Measured;
-  Measured measure(Trainer& trainer, Module& module, int64_t batch_size) const;
+  struct MeasuredBatch;
+  Measured measure(Trainer& trainer, Module& module, int64_t batch_size, const CutModule* cut = nullptr) const;
+  TrainingNeeds needs_of(Trainer& trainer, Module& module, const MeasuredBatch& of_batch,
+                         const MeasuredBatch& of_other) const;
+  void measure_cut(Trainer& trainer, Module& module, int64_t batch, int64_t other_batch);
   void plan(Trainer& trainer, Module& module);
   int64_t memory_on(int64_t devices, int64_t hosts, const at::Device& device) const;
 

@@ -15,7 +15,8 @@ Json json_of(const PlanRow& row, const std::string& devices) {
   const bool is_pipeline = row.pipeline > 1;
   return {{"text", strategy_text(row)},
           {"strategy", row.strategy()},
-          {"mesh", {{"pipeline", row.pipeline}, {"replicate", row.replicate}, {"shard", row.shard}}},
+          {"mesh",
+           {{"pipeline", row.pipeline}, {"replicate", row.replicate}, {"shard", row.shard}, {"tensor", row.tensor}}},
           {"stage", null_or(row.stage > 0, row.stage)},
           {"shard_group", null_or(row.shard > 1 && row.replicate > 1, row.shard)},
           {"offload", row.offload},
@@ -40,7 +41,8 @@ Json json_of(const PlanRow& row, const std::string& devices) {
             {"sent", row.sent()},
             {"sent_pipeline", row.sent_pipeline},
             {"sent_replicate", row.sent_replicate},
-            {"sent_shard", row.sent_shard}}},
+            {"sent_shard", row.sent_shard},
+            {"sent_tensor", row.sent_tensor}}},
           {"options", how_to_set(row, devices)}};
 }
 

@@ -14,11 +14,12 @@ constexpr double kReducedAtOnce = 25.0 * (1 << 20);
 /// A rank's computation beside its communication: each does one thing after the other.
 class TwoStreams {
  public:
-  /// Computes from when `ready` on. Returns when it began.
-  double compute(double ready, double seconds) {
+  /// Computes from when `ready` on, and waits so long for other ranks meanwhile. Returns when it began.
+  double compute(double ready, double seconds, double waits = 0) {
     const double begin = std::max(compute_end_, ready);
-    compute_end_ = begin + seconds;
+    compute_end_ = begin + seconds + waits;
     computed_ += seconds;
+    communicated_ += waits;
     return begin;
   }
   /// Communicates from when `ready` on. Returns when it ended.
@@ -52,6 +53,15 @@ class StepPredictor {
     const double all = pass_seconds(static_cast<double>(batch));
     forward_ = all / 3;
     backward_ = all * 2 / 3 + (way.checkpoints ? forward_ : 0);
+    if (way.tensor > 1 && needs.sums > 0) {
+      // The same time passes between two sums of layers that are cut.
+      BatchBytes summed = needs.summed;
+      if (way.checkpoints) summed += needs.in_forward;
+      const auto sums = static_cast<double>(needs.sums);
+      const double seconds = sums * all_reduce_seconds(cluster, ranks_along(cluster, way.tensor, 1),
+                                                       static_cast<double>(summed.at(batch)) / sums);
+      if (forward_ + backward_ > 0) waits_ = seconds / (forward_ + backward_);
+    }
   }
 
   /// Replicate alone, and stages 1 and 2 of shard.
@@ -62,9 +72,9 @@ class StepPredictor {
     const auto count = static_cast<double>(buckets);
     for (int64_t i = 0; i < needs_.micro_batches; ++i) {
       const bool reduces = way_.stage == 2 || i + 1 == needs_.micro_batches;
-      streams_.compute(0, forward_);
+      compute(0, forward_);
       for (int64_t bucket = 0; bucket < buckets; ++bucket) {
-        streams_.compute(0, backward_ / count);
+        compute(0, backward_ / count);
         if (reduces) reduce(streams_.compute_end(), bytes / count);
       }
     }
@@ -103,7 +113,7 @@ class StepPredictor {
     const int64_t batch = needs_.batch_on(way_.batches());
     const PipelineShape shape = way_.shape(batch);
     const std::vector<size_t> ends = cut_by_parameters(chain, shape.chunks());
-    const RankSpan pipeline = ranks_along(cluster_, way_.pipeline, way_.batches());
+    const RankSpan pipeline = ranks_along(cluster_, way_.pipeline, way_.batches() * way_.tensor);
 
     std::vector<ChunkCost> costs;
     std::vector<ChunkCost> costs_with_others;  // stages 2 and 3: and what the ranks of a stage do together in a chunk
@@ -172,6 +182,7 @@ class StepPredictor {
       together = std::max(together, of_rank);
     }
     time.communication += batches * static_cast<double>(shape.micro_batches) * together;
+    time.communication += waits_ * batches * (ideal.makespan - ideal.makespan * ideal.bubble());
     return time;
   }
 
@@ -194,6 +205,9 @@ class StepPredictor {
                                            : static_cast<double>(needs_.largest_part(all, needs_.weights, way_.shard));
     streams_.compute(streams_.link_end(), optimizer_seconds(own));
   }
+
+  /// A part of forward or backward.
+  double compute(double ready, double seconds) { return streams_.compute(ready, seconds, waits_ * seconds); }
 
   /// Of a pass, what a chunk with the elements [begin, end) computes: the first one what comes before the sequential as
   /// well, the last one head and loss. By operations, or by parameters where none were counted.
@@ -231,7 +245,12 @@ class StepPredictor {
 
   /// What a chunk takes with these collectives, whose units divide its computation by their parameters.
   ChunkCost with_others(ChunkCost cost, std::vector<WeightNeeds> units) const {
-    if (way_.stage < 2 || units.empty()) return cost;
+    if (way_.stage < 2 || units.empty()) {
+      cost.forward *= 1 + waits_;
+      cost.backward_input *= 1 + waits_;
+      cost.backward_weight *= 1 + waits_;
+      return cost;
+    }
     double elements = 0;
     for (const WeightNeeds& unit : units) elements += static_cast<double>(unit.elements);
     const auto seconds = [&](double all, bool reduces) {
@@ -261,7 +280,7 @@ class StepPredictor {
     };
     double gathered = gathered_from(begin, units.front());
     for (size_t i = 0; i < units.size(); ++i) {
-      const double began = streams_.compute(std::max(begin, gathered), seconds(units[i]));
+      const double began = compute(std::max(begin, gathered), seconds(units[i]));
       if (i + 1 < units.size()) gathered = gathered_from(began, units[i + 1]);
       if (collectives.reduces) reduce(streams_.compute_end(), whole_gradients(units[i]));
     }
@@ -269,12 +288,13 @@ class StepPredictor {
 
   /// Gathering what the ranks along shard have of so many bytes, or reducing and scattering them.
   double gather_seconds(double bytes) const {
-    return all_gather_seconds(cluster_, ranks_along(cluster_, way_.shard, 1), bytes);
+    return all_gather_seconds(cluster_, ranks_along(cluster_, way_.shard, way_.tensor), bytes);
   }
   /// Reducing gradients over all ranks that have them, so that those along shard have a part each.
   double reduce_seconds(double bytes) const {
-    const double over_replicas = all_reduce_seconds(cluster_, ranks_along(cluster_, way_.replicate, way_.shard),
-                                                    bytes / static_cast<double>(way_.shard));
+    const double over_replicas =
+        all_reduce_seconds(cluster_, ranks_along(cluster_, way_.replicate, way_.shard * way_.tensor),
+                           bytes / static_cast<double>(way_.shard));
     if (way_.shard == 1) return over_replicas;
     // Parts that are not even are all-reduced.
     return (needs_.element_wise ? 1 : 2) * gather_seconds(bytes) + over_replicas;
@@ -301,12 +321,14 @@ class StepPredictor {
   const PlanRow& way_;
   double forward_ = 0;  ///< seconds of a rank's batch; of a window, of each
   double backward_ = 0;
+  double waits_ = 0;  ///< seconds of sums over tensor ranks in a second of forward and backward
   TwoStreams streams_;
 };
 
 }  // namespace
 
 StepTime step_time(const TrainingNeeds& needs, const Cluster& cluster, const PlanRow& way) {
+  if (way.tensor > 1 && !needs.cut.empty()) return step_time(needs.of_tensor_rank(way.tensor), cluster, way);
   StepPredictor predictor(needs, cluster, way);
   if (way.pipeline > 1) return predictor.in_stages();
   return way.stage == 3 ? predictor.in_units() : predictor.in_buckets();

@@ -33,8 +33,10 @@ struct StepTime {
 ///                 chunks. Each micro-batch is a pass, of which a
 ///                 chunk has the part of the operations that it computes
 ///
+///     tensor      sums of cut layers lie between parts of the computation, which waits for each of them
+///
 /// A group along a dimension communicates over the links that it crosses: see ranks_along(). Of a mesh the pipeline is
-/// outermost, and shard innermost.
+/// outermost, and tensor innermost.
 ///
 /// The optimizer steps what a rank holds when all gradients are there, in its part of `optimizer_us`.
 ///

@@ -72,6 +72,7 @@ std::string why_not_possible(const PlanRow& way, int64_t memory) {
 }
 
 std::string why_dearer(const PlanRow& way, const PlanRow& chosen) {
+  if (way.tensor > 1 && chosen.tensor == 1) return "its ranks wait for each other in every layer";
   if (way.pipeline > 1 && chosen.pipeline == 1)
     return fmt::format("its ranks are idle for {:.1f} % of a step", 100 * way.bubble);
   // As much as a thousandth of a MiB is said.
@@ -169,8 +170,9 @@ StrategyChoice choose_cheapest(const TrainingNeeds& needs, int64_t memory, int64
   const auto chosen = static_cast<size_t>(cheapest - plan.rows.data());
   for (Candidate& candidate : candidates)
     if (candidate.reason.empty()) candidate.reason = why_dearer(candidate.way, *cheapest);
-  candidates[chosen].reason =
-      cheapest->pipeline > 1 ? "chosen: without a pipeline nothing fits" : "chosen: of those that fit, it sends least";
+  candidates[chosen].reason = cheapest->tensor > 1     ? "chosen: without cut layers nothing fits"
+                              : cheapest->pipeline > 1 ? "chosen: without a pipeline nothing fits"
+                                                       : "chosen: of those that fit, it sends least";
   return {.way = *cheapest,
           .table = table_of(candidates, chosen, {"memory", "sent/step"}, heading_of(needs, memory, ranks, *cheapest))};
 }

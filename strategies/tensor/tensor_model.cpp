@@ -105,10 +105,7 @@ void TensorModel::cut(const CutWeight& weight) {
     adapters->attach();  // outside of what cuts the weight
     adapted_.push_back(std::move(adapters));
   }
-  add_weight_behaviour(weight.weight, weight.name,
-                       is_row                                      ? make_row_behaviour(group_)
-                       : weight.rule.cut == TensorCut::kVocabulary ? make_vocabulary_behaviour(group_)
-                                                                   : make_column_behaviour(group_));
+  add_weight_behaviour(weight.weight, weight.name, make_partition_behaviour(weight.rule.cut, group_));
 }
 
 const TensorModel::Share* TensorModel::find(const at::Tensor& parameter) const {

@@ -6,6 +6,7 @@
 #include <levin/core/devices/accounting_allocator.h>
 #include <levin/core/interfaces/rank_mesh.h>
 #include <levin/core/nn/sequential.h>
+#include <levin/core/nn/tensor_plan.h>
 #include <levin/core/nn/transformer/language_model.h>
 #include <levin/core/planning/memory_check.h>
 #include <levin/core/planning/memory_planner.h>
@@ -32,12 +33,15 @@ constexpr double kTolerance = 0.05;
 constexpr int64_t kMeshWidth = 96;
 constexpr int64_t kMeshBatch = 64;
 
-struct MeshBlockImpl : torch::nn::Module {
+struct MeshBlockImpl : torch::nn::Module, HasTensorPlan {
   MeshBlockImpl() {
     up = register_module("up", torch::nn::Linear(kMeshWidth, 4 * kMeshWidth));
     down = register_module("down", torch::nn::Linear(4 * kMeshWidth, kMeshWidth));
   }
   at::Tensor forward(const at::Tensor& x) { return x + down(F::gelu(up(x))); }
+  TensorPlan tensor_plan() const override {
+    return {{.pattern = "up", .cut = TensorCut::kColumn}, {.pattern = "down", .cut = TensorCut::kRow}};
+  }
   torch::nn::Linear up{nullptr};
   torch::nn::Linear down{nullptr};
 };
@@ -135,7 +139,8 @@ TrainerOptions ranks_for(const PlanRow& way) {
   TrainerOptions options = quiet(1);
   options.devices = static_cast<int>(way.devices());
   Config strategy = Config::parse("{start_method: thread}", {});
-  strategy.merge(strategy_config(way));
+  const Config planned = strategy_config(way);
+  planned.is_scalar() ? strategy.set("name", planned) : strategy.merge(planned);
   options.strategy = Spec<Strategy>(strategy);
   return options;
 }
@@ -187,6 +192,11 @@ INSTANTIATE_TEST_SUITE_P(
         MeshCase{"PipelineReplicasShards3", {.pipeline = 2, .replicate = 2, .shard = 2, .stage = 3}},
         MeshCase{"InterleavedShards2", {.pipeline = 2, .shard = 2, .stage = 2, .schedule = "interleaved", .chunks = 2}},
         MeshCase{"InterleavedShards3", {.pipeline = 2, .shard = 2, .stage = 3, .schedule = "interleaved", .chunks = 2}},
+        MeshCase{"Tensor2", {.tensor = 2}}, MeshCase{"Tensor4", {.tensor = 4}},
+        MeshCase{"ReplicasTensor2", {.replicate = 2, .tensor = 2}},
+        MeshCase{"Shards3Tensor2", {.shard = 2, .tensor = 2, .stage = 3}},
+        MeshCase{"PipelineTensor2", {.pipeline = 2, .tensor = 2}},
+        MeshCase{"PipelineShards3Tensor2", {.pipeline = 2, .shard = 2, .tensor = 2, .stage = 3}},
         MeshCase{"CheckpointedShards3", {.pipeline = 2, .shard = 2, .stage = 3, .checkpoints = true}, true}),
     [](const auto& tested) { return tested.param.name; });
 
@@ -245,10 +255,13 @@ TEST_P(PlanAgainstSentBytes, CountsWhatRanksSend) {
   };
   expect("replicate", row.sent_replicate);
   expect("shard", row.sent_shard);
+  expect("tensor", row.sent_tensor);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, PlanAgainstSentBytes,
-                         ::testing::Values(MeshCase{"PipelineShards1", {.pipeline = 2, .shard = 2, .stage = 1}},
+                         ::testing::Values(MeshCase{"ReplicasTensor2", {.replicate = 2, .tensor = 2}},
+                                           MeshCase{"PipelineTensor2", {.pipeline = 2, .tensor = 2}},
+                                           MeshCase{"PipelineShards1", {.pipeline = 2, .shard = 2, .stage = 1}},
                                            MeshCase{"PipelineShards2", {.pipeline = 2, .shard = 2, .stage = 2}},
                                            MeshCase{"PipelineShards3", {.pipeline = 2, .shard = 2, .stage = 3}}),
                          [](const auto& tested) { return tested.param.name; });
