@@ -8,11 +8,14 @@
 #include <fmt/format.h>
 
 #include <string_view>
+#include <utility>
 
 namespace levin {
 namespace {
 
 constexpr const char* kLoopback = "127.0.0.1";
+
+thread_local const GivenRanks* given_ranks = nullptr;
 
 /// The same port on all ranks, and most likely another one for another job: outside of the ports that systems hand out.
 constexpr int64_t kFirstPort = 16'000;
@@ -231,7 +234,16 @@ std::unique_ptr<ClusterEnvironment> detect_environment(const EnvironmentVariable
   return nullptr;
 }
 
-std::unique_ptr<ClusterEnvironment> detect_environment() { return detect_environment(ProcessVariables()); }
+std::unique_ptr<ClusterEnvironment> detect_environment() {
+  if (given_ranks != nullptr) return std::make_unique<LaunchedEnvironment>(given_ranks->by(), given_ranks->place());
+  return detect_environment(ProcessVariables());
+}
+
+GivenRanks::GivenRanks(std::string by, ClusterPlace place)
+    : by_(std::move(by)), place_(std::move(place)), former_(given_ranks) {
+  given_ranks = this;
+}
+GivenRanks::~GivenRanks() { given_ranks = former_; }
 
 void check_agreement(const ClusterEnvironment& environment, int64_t num_nodes, int64_t devices) {
   const int64_t expected = num_nodes * devices;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 namespace levin {
 
@@ -24,8 +25,27 @@ class EnvironmentVariables;
 /// Throws levin::Error naming the variable that is missing or wrong.
 std::unique_ptr<ClusterEnvironment> detect_environment(const EnvironmentVariables& variables);
 
-/// Looks in the variables of this process.
+/// Looks in the variables of this process, unless GivenRanks says more.
 std::unique_ptr<ClusterEnvironment> detect_environment();
+
+/// Scope in which detect_environment() on this thread gives a place that the program knows, such as that in an MPI
+/// communicator, and looks in no variables.
+class [[nodiscard]] GivenRanks {
+ public:
+  /// `by`: who has started the ranks, for messages.
+  GivenRanks(std::string by, ClusterPlace place);
+  ~GivenRanks();
+  GivenRanks(const GivenRanks&) = delete;
+  GivenRanks& operator=(const GivenRanks&) = delete;
+
+  const std::string& by() const { return by_; }
+  const ClusterPlace& place() const { return place_; }
+
+ private:
+  const std::string by_;
+  const ClusterPlace place_;
+  const GivenRanks* const former_;
+};
 
 /// Throws ConfigError, with both numbers, unless `num_nodes` hosts with `devices` ranks each are what was started.
 void check_agreement(const ClusterEnvironment& environment, int64_t num_nodes, int64_t devices);
