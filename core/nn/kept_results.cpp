@@ -148,7 +148,12 @@ OperatorInterceptor::Scope KeptResults::give(bool for_good) {
 }
 
 void KeptResults::call(const c10::OperatorHandle& op, c10::DispatchKeySet after, torch::jit::Stack* stack) {
-  if (!gives_new_tensors(op.schema()) || !choice_->contains(op)) return op.redispatchBoxed(after, stack);
+  const bool hands_over = op.schema().name() == "aten::_unsafe_view";
+  if (!gives_new_tensors(op.schema()) || !choice_->contains(op)) {
+    op.redispatchBoxed(after, stack);
+    if (hands_over) leave_kept(stack->back());
+    return;
+  }
   if (gives_ && next_ < calls_.size()) {
     Call& kept = calls_[next_++];
     if (give_results(kept, op, *stack)) {
@@ -160,7 +165,21 @@ void KeptResults::call(const c10::OperatorHandle& op, c10::DispatchKeySet after,
     const Pause once;
     op.redispatchBoxed(after, stack);
   }
+  if (hands_over) leave_kept(stack->back());
   if (!gives_) keep_results(op, *stack);
+}
+
+/// matmul hands the memory of a product over so, with a count of modifications of its own, and torch::nn::Linear then
+/// adds its bias in place: what is kept stays as it was.
+void KeptResults::leave_kept(c10::IValue& handed_over) const {
+  const at::Tensor& tensor = handed_over.toTensor();
+  const auto is_its = [&](const Result& result) {
+    return result.tensor.defined() && result.tensor.is_alias_of(tensor);
+  };
+  const auto has_it = [&](const Call& call) { return std::any_of(call.results.begin(), call.results.end(), is_its); };
+  if (std::none_of(calls_.begin(), calls_.end(), has_it)) return;
+  const Pause once;
+  handed_over = tensor.clone();
 }
 
 void KeptResults::keep_results(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {

@@ -63,6 +63,7 @@ class KeptResults final : private OperatorInterceptor {
   };
 
   void call(const c10::OperatorHandle& op, c10::DispatchKeySet after, torch::jit::Stack* stack) override;
+  void leave_kept(c10::IValue& handed_over) const;
   void keep_results(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
   bool give_results(Call& kept, const c10::OperatorHandle& op, torch::jit::Stack& stack) const;
 
