@@ -231,6 +231,16 @@ TEST_F(AdapterTraining, OfLayersThatAreCutIsThatOfOneDevice) {
                               .data_ranks = 2,
                               .adapters = adapters})),
                 expected, 1e-5);
+    for (const std::string mesh :
+         {"tensor: {size: 2, sequence_parallel: true}", "shard: 2, tensor: {size: 2, sequence_parallel: true}"}) {
+      SCOPED_TRACE(mesh);
+      const int64_t shards = mesh.starts_with("shard") ? 2 : 1;
+      expect_near(trained(*fit({.strategy = "{" + mesh + ", start_method: thread}",
+                                .ranks = 2 * shards,
+                                .data_ranks = shards,
+                                .adapters = adapters})),
+                  expected, 1e-5);
+    }
     // From a checkpoint of two ranks to one, and back.
     const std::string checkpoint = folder_ + "/checkpoint";
     fit({.strategy = cut,
