@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The examples in C and Fortran: each trains, saves, ends, and goes on to the bit.
+"""The examples in C and Fortran: each trains, saves, ends, and goes on to the bit. The page's programs in C compile.
 
-    programs_test.py c_simulation | heat_equation | heat_equation_errors
+    programs_test.py c_simulation | heat_equation | heat_equation_errors | page
 """
 
 import os
@@ -88,10 +88,22 @@ def heat_equation_errors(folder):
            "the message says which array is wrong")
 
 
+def page(folder):
+    """C11 without a warning: the program in the page, and with it the header."""
+    blocks = re.findall(r"^```c\n(.*?)^```$", (SOURCE / "docs/simulations.md").read_text(), re.DOTALL | re.MULTILINE)
+    expect(blocks, "the page has programs in C")
+    for number, block in enumerate(blocks):
+        program_file = Path(folder) / f"block{number}.c"
+        program_file.write_text(block)
+        for compiler in filter(shutil.which, ("cc", "clang-19")):
+            run([compiler, "-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only", f"-I{SOURCE}/include",
+                 program_file], folder)
+
+
 def main():
     with tempfile.TemporaryDirectory(prefix="levin_c_") as folder:
         {"c_simulation": c_simulation, "heat_equation": heat_equation,
-         "heat_equation_errors": heat_equation_errors}[sys.argv[1]](folder)
+         "heat_equation_errors": heat_equation_errors, "page": page}[sys.argv[1]](folder)
     print("passed")
 
 
