@@ -66,6 +66,34 @@ const TableColumn& require_column(const Table& table, const std::string& name) {
   fail(table, row, fmt::format("the target '{}' is missing; hint: leave such rows out of the file", column.name));
 }
 
+/// Of finite values, whatever their size; equal ones have a deviation of zero. As distances from the first value in
+/// units of the largest one, nothing overflows or becomes zero.
+std::pair<double, double> mean_and_deviation(std::vector<double> values) {
+  if (values.empty()) return {0, 0};
+  const double half = values.front() / 2;
+  double unit = 0;
+  for (double& value : values) unit = std::max(unit, std::abs(value = value / 2 - half));
+  if (unit == 0) return {2 * half, 0};
+  double sum = 0;
+  for (double& value : values) sum += value /= unit;
+  const auto count = static_cast<double>(values.size());
+  const double mean = sum / count;
+  double squares = 0;
+  for (const double value : values) squares += (value - mean) * (value - mean);
+  return {2 * (half + unit * mean), unit * (2 * std::sqrt(squares / count))};
+}
+
+/// A value as the data set has it.
+float to_float(const Table& table, const std::string& column, int64_t row, double value) {
+  const auto as_float = static_cast<float>(value);
+  if (std::isinf(as_float))
+    fail(table, row,
+         fmt::format("the value of '{}' is beyond what 32-bit floating point holds; got {}; valid: numbers "
+                     "below 3.4e38; hint: scale the column, or normalize: true for an input",
+                     column, value));
+  return as_float;
+}
+
 }  // namespace
 
 void CsvOptions::describe(Schema<CsvOptions>& schema) {
@@ -187,18 +215,10 @@ void Csv::learn(const Table& table, const std::vector<int64_t>& rows) {
     }
     if (is_target) continue;
     const auto* values = column.values.const_data_ptr<double>();
-    double sum = 0;
-    int64_t count = 0;
-    for (const int64_t row : rows) {
-      if (std::isnan(values[row])) continue;
-      sum += values[row];
-      ++count;
-    }
-    const double mean = count > 0 ? sum / static_cast<double>(count) : 0;
-    double squares = 0;
+    std::vector<double> known;
     for (const int64_t row : rows)
-      if (!std::isnan(values[row])) squares += (values[row] - mean) * (values[row] - mean);
-    const double deviation = count > 0 ? std::sqrt(squares / static_cast<double>(count)) : 0;
+      if (!std::isnan(values[row])) known.push_back(values[row]);
+    const auto [mean, deviation] = mean_and_deviation(std::move(known));
     numbers_.push_back({.name = column.name, .mean = mean, .std = deviation > 0 ? deviation : 1});
   }
   if (numbers_.empty() && categories_.empty())
@@ -221,7 +241,8 @@ Csv::Rows Csv::select(const Table& table, const std::vector<int64_t>& rows, bool
       for (int64_t i = 0; i < count; ++i) {
         const double value = values[rows[static_cast<size_t>(i)]];
         const double there = std::isnan(value) ? known.mean : value;
-        number[i * width + place] = static_cast<float>(options_.normalize ? (there - known.mean) / known.std : there);
+        const double shown = options_.normalize ? (there - known.mean) / known.std : there;
+        number[i * width + place] = to_float(table, known.name, rows[static_cast<size_t>(i)], shown);
         is_missing[i * width + place] = std::isnan(value) ? 1 : 0;
       }
     }
@@ -250,7 +271,7 @@ Csv::Rows Csv::select(const Table& table, const std::vector<int64_t>& rows, bool
     for (int64_t i = 0; i < count; ++i) {
       const int64_t row = rows[static_cast<size_t>(i)];
       if (std::isnan(values[row])) fail(table, row, fmt::format("the weight '{}' is missing", column.name));
-      weights.mutable_data_ptr<float>()[i] = static_cast<float>(values[row]);
+      weights.mutable_data_ptr<float>()[i] = to_float(table, column.name, row, values[row]);
     }
     batch.set("weight", weights);
   }
@@ -263,7 +284,7 @@ Csv::Rows Csv::select(const Table& table, const std::vector<int64_t>& rows, bool
     for (int64_t i = 0; i < count; ++i) {
       const int64_t row = rows[static_cast<size_t>(i)];
       if (std::isnan(values[row])) fail_missing(table, column, row);
-      targets.mutable_data_ptr<float>()[i] = static_cast<float>(values[row]);
+      targets.mutable_data_ptr<float>()[i] = to_float(table, column.name, row, values[row]);
     }
     batch.set("target", targets);
   } else {

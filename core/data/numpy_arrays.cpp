@@ -38,7 +38,14 @@ std::shared_ptr<const Dataset> open_arrays(const std::string& path) {
   for (auto& [name, array] : arrays.items()) {
     // LibTorch has few operators for these.
     if (array.scalar_type() == at::kUInt16) array = array.to(at::kInt);
-    if (array.scalar_type() == at::kUInt32 || array.scalar_type() == at::kUInt64) array = array.to(at::kLong);
+    if (array.scalar_type() == at::kUInt32) array = array.to(at::kLong);
+    if (array.scalar_type() == at::kUInt64) {
+      array = array.to(at::kLong);
+      if (array.numel() > 0 && array.min().item<int64_t>() < 0)
+        throw Error("data", fmt::format("the array '{}' of {} has numbers above 2^63 - 1, which int64 does not hold; "
+                                        "hint: hashes fit as `array.view(numpy.int64)`",
+                                        name, path));
+    }
     if (array.dim() == 0)
       throw Error("data",
                   fmt::format("the array '{}' of {} is a single value; valid: arrays whose first dimension counts "

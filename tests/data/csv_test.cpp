@@ -243,6 +243,48 @@ TEST(Csv, StratifiedPartsAndSamplersKnowClassesAndWeights) {
   EXPECT_EQ(testing::all_batches(weighted->val_dataloader().at(0)).at(0).find("weight"), nullptr);
 }
 
+TEST(Csv, NumbersOfAnySizeAreNormalised) {
+  const TemporaryFolder folder;
+  const auto first_rows = [&](const std::vector<std::string>& training, const std::string& validation) {
+    std::string rows = "a,b\n";
+    for (const std::string& value : training) rows += value + ",1\n";
+    const auto data = fitted_csv(
+        csv_options(folder.write("t.csv", rows), fmt::format("{{target: b, val_path: {}, shuffle: false}}",
+                                                             folder.write("v.csv", "a,b\n" + validation + ",1\n"))));
+    const at::Tensor trained = testing::all_batches(data->train_dataloader()).front()["numbers"].flatten();
+    const at::Tensor validated = testing::all_batches(data->val_dataloader().front()).front()["numbers"].flatten();
+    return at::cat({trained, validated});
+  };
+  // Equal values have no deviation, whatever their sum rounds to.
+  for (const char* value : {"0.1", "0.3", "-7.7", "123456.789"}) {
+    SCOPED_TRACE(value);
+    const std::vector<std::string> equal(10, value);
+    const at::Tensor rows = first_rows(equal, std::to_string(std::stod(value) + 0.5));
+    EXPECT_TRUE(rows.slice(0, 0, 10).equal(torch::zeros(10)));
+    EXPECT_NEAR(rows[10].item<double>(), 0.5, 1e-6);
+  }
+  const double step = std::sqrt(2.0);
+  for (const char* exponent : {"e-300", "e-160", "e0", "e160", "e307"}) {
+    SCOPED_TRACE(exponent);
+    std::vector<std::string> values;
+    for (const char* digits : {"1", "2", "3", "4", "5"}) values.push_back(std::string(digits) + exponent);
+    EXPECT_TRUE(first_rows(values, std::string("6") + exponent)
+                    .allclose(torch::tensor({-step, -step / 2, 0.0, step / 2, step, 1.5 * step}).to(torch::kFloat)));
+  }
+  EXPECT_TRUE(first_rows({"-1.5e308", "1.5e308"}, "0").allclose(torch::tensor({-1.F, 1.F, 0.F})));
+}
+
+TEST(Csv, NumbersThatFloatDoesNotHoldAreRefused) {
+  const TemporaryFolder folder;
+  const auto error = [&](const std::string& row, const std::string& more) {
+    return message_of([&] { fitted_csv(csv_options(folder.write("t.csv", "a,b\n1,1\n" + row + "\n"), more)); });
+  };
+  EXPECT_THAT(error("1e39,2", "{target: b, normalize: false, val_fraction: 0}"),
+              HasSubstr("t.csv:3: the value of 'a' is beyond what 32-bit floating point holds; got 1e+39"));
+  EXPECT_THAT(error("2,-1e39", "{target: b, val_fraction: 0}"), HasSubstr("t.csv:3: the value of 'b' is beyond"));
+  EXPECT_EQ(error("1e39,2", "{target: b, val_fraction: 0}"), "");
+}
+
 TEST(Csv, EveryMistakeIsOneMessage) {
   const TemporaryFolder folder;
   const std::string path = folder.write("t.csv", kPeople);

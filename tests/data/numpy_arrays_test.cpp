@@ -17,6 +17,7 @@
 
 #include <cstring>
 #include <fstream>
+#include <limits>
 #include <set>
 #include <sstream>
 #include <string>
@@ -105,8 +106,8 @@ TEST_F(NumpyFiles, SayWhatIsWrongWithThem) {
   EXPECT_THAT(message_of([&] { read_npy(folder_.path("absent.npy")); }), HasSubstr(folder_.path("absent.npy")));
 }
 
-std::string npy_of_shape(const std::string& shape) {
-  std::string header = fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': {}, }}\n", shape);
+std::string npy_of_shape(const std::string& shape, const std::string& type = "<f4") {
+  std::string header = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': {}, }}\n", type, shape);
   const auto size = static_cast<uint16_t>(header.size());
   return std::string("\x93NUMPY\x01\x00", 8) + static_cast<char>(size & 0xff) + static_cast<char>(size >> 8) + header;
 }
@@ -204,6 +205,21 @@ TEST_F(NumpyFiles, AreDataModules) {
   std::filesystem::copy_file(folder_.path("row.npy"), folder_.path("train/row.npy"));
   EXPECT_THAT(error(folder_.path("train")), HasSubstr("disagree on the number of examples: 'fortran' has 6, 'row' 5"));
   EXPECT_THROW(make<NumpyArrays>(), ConfigError);
+}
+
+TEST(NumpyArrays, NumbersThatInt64DoesNotHoldAreRefused) {
+  const TemporaryFolder folder;
+  const auto first = [&](uint64_t value) {
+    std::string bytes = npy_of_shape("(2,)", "<u8");
+    for (const uint64_t item : {uint64_t{7}, value}) bytes.append(reinterpret_cast<const char*>(&item), sizeof item);
+    NumpyArraysOptions options;
+    options.path = folder.write("hash.npy", bytes);
+    auto data = make<NumpyArrays>(options);
+    data->setup(Stage::kFit);
+    return testing::all_batches(data->train_dataloader()).front()["hash"].select(0, 1).item<int64_t>();
+  };
+  EXPECT_EQ(first((uint64_t{1} << 63) - 1), std::numeric_limits<int64_t>::max());
+  EXPECT_THAT(message_of([&] { first(uint64_t{1} << 63); }), HasSubstr("the array 'hash' of "));
 }
 
 TEST_F(NumpyFiles, StratifyAndSamplersNameArrays) {

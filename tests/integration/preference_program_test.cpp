@@ -41,10 +41,10 @@ TEST(PreferenceProgramReal, HasTheLossOfTheDefinition) {
   testing::write_text(folder.path("val.jsonl"), pairs({"SAM", "NELLY"}));
   testing::write_text(folder.path("tokenizer.json"), testing::small_tokenizer().dump());
   const auto python = [&](const std::string& command) {
-    const ProgramResult result = testing::run_program(
-        {testing::test_python(), "-W", "ignore", testing::source_path("tests/integration/preference.py"), command,
-         folder.path()},
-        {.environment = {{"PYTHONPATH", packages}, {"HF_HUB_OFFLINE", "1"}}});
+    const ProgramResult result =
+        testing::run_program({testing::test_python(), "-W", "ignore",
+                              testing::source_path("tests/integration/preference.py"), command, folder.path()},
+                             {.environment = {{"PYTHONPATH", packages}, {"HF_HUB_OFFLINE", "1"}}});
     EXPECT_EQ(result.status, 0) << result.out << result.err;
     return result.out;
   };
@@ -63,10 +63,9 @@ TEST(PreferenceProgramReal, HasTheLossOfTheDefinition) {
   };
 
   python("make");
-  const std::vector<std::string> data = {"--data.files=[" + folder.path("train.jsonl") + "]",
-                                         "--data.val_files=[" + folder.path("val.jsonl") + "]",
-                                         "--data.columns={prompt: text, chosen: text, rejected: text}",
-                                         "--data.batch_size=4", "--model.beta=0.5"};
+  const std::vector<std::string> data = {
+      "--data.files=[" + folder.path("train.jsonl") + "]", "--data.val_files=[" + folder.path("val.jsonl") + "]",
+      "--data.columns={prompt: text, chosen: text, rejected: text}", "--data.batch_size=4", "--model.beta=0.5"};
   std::vector<std::string> words = data;
   words.insert(words.end(), {"--optimizer={name: adamw, lr: 0.01}", "--trainer.max_epochs=3", "--trainer.logger=csv",
                              "--trainer.callbacks=[model_checkpoint: {save_last: true}]"});
