@@ -1,4 +1,5 @@
 #include "tests/conformance/text_model.h"
+#include "tests/support/captured_log.h"
 #include "tests/support/tiny.h"
 
 #include <levin/callbacks/lambda_callback.h>
@@ -10,6 +11,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -77,6 +79,10 @@ TEST(SequenceParallel, DrawsTheMasksOfOneDevice) {
     expect_same(fit_text(strategy_of(mesh), mesh.ranks, {}, options),
                 fit_text(strategy_of({others.c_str(), 0}), mesh.ranks, {}, options), 1e-12);
   }
+  // One device, with the streams that a pipeline's members have.
+  Trained one_device = fit_text("single_device", 1, {}, {.dropout = 0.2, .micro_batches = 2});
+  one_device.metrics.clear();  // of which those of training are averaged otherwise
+  expect_same(fit_text(strategy_of(kStages), kStages.ranks, {}, {.dropout = 0.2}), one_device, 1e-12);
 }
 
 TEST(SequenceParallel, TrainsIn32BitAsOneDevice) {
@@ -84,9 +90,15 @@ TEST(SequenceParallel, TrainsIn32BitAsOneDevice) {
   for (const SequenceMesh& mesh : kSequenceMeshes) {
     SCOPED_TRACE(mesh.sizes);
     const TextOptions options = options_of(mesh, mesh.ranks == kTwo.ranks ? 0.1 : 0);
-    expect_same(fit_text(strategy_of(mesh), mesh.ranks, configure, options),
-                // AdamW makes steps of roundings where gradients are small: sums of four parts have been 1.003e-5 off.
-                fit_text("single_device", 1, configure, options), mesh.sizes == kFour.sizes ? 2e-5 : 1e-5);
+    const Trained got = fit_text(strategy_of(mesh), mesh.ranks, configure, options);
+    const bool is_four = mesh.sizes == kFour.sizes;
+    expect_same(got, fit_text("single_device", 1, configure, options), is_four ? 2e-5 : 1e-5);
+    if (!is_four) continue;
+    // It is rounding alone: AdamW makes steps of it where gradients are small. In one matrix one device is 5.9e-6 from
+    // 64 bits, and sums of four parts are 4.1e-6 from them, on the other side.
+    Trained wide = fit_text("single_device", 1, {}, options);
+    wide.metrics.clear();
+    expect_same(got, wide, 1e-5);
   }
 }
 
@@ -102,6 +114,52 @@ TEST(SequenceParallel, WorksWithCheckpointedActivationsAndAveragedWeights) {
     expect_same(fit_text(strategy_of(mesh), mesh.ranks, configure, options),
                 fit_text("single_device", 1, configure, options), 1e-12);
   }
+}
+
+TEST(SequenceParallel, KeepsTheResultsOfOperatorsInCheckpointedUnits) {
+  const auto configure = [](TrainerOptions& options) {
+    options.activation_checkpointing.units = {"FusedBlock", "TransformerBlock"};
+    options.activation_checkpointing.keep = {"linear", "scaled_dot_product_attention"};
+  };
+  for (const SequenceMesh& mesh : {kTwo, kFour, kReplicas, kShards, kStages}) {
+    SCOPED_TRACE(mesh.sizes);
+    const TextOptions options = options_of(mesh, mesh.ranks == kTwo.ranks ? 0.1 : 0);
+    expect_same(fit_text(strategy_of(mesh), mesh.ranks, configure, options), fit_text("single_device", 1, {}, options),
+                1e-12);
+  }
+}
+
+/// Of the weights, in the mean of each; see expect_same.
+double distance(const Trained& a, const Trained& b) {
+  double most = 0;
+  for (size_t i = 0; i < a.weights.size(); ++i)
+    if (const std::string& name = a.weights[i].first; !name.ends_with("k_proj.bias") && !name.ends_with("qkv.bias"))
+      most = std::max(most, (a.weights[i].second - b.weights[i].second).abs().mean().item<double>());
+  return most;
+}
+
+/// Sums of 16 bits are rounded in another order: as far from one device as that is from 32 bits, and not as far as a
+/// mistake.
+TEST(SequenceParallel, TrainsUnderAutocast) {
+  const auto in = [](const char* precision) {
+    return [=](TrainerOptions& options) {
+      options.precision = Spec<Precision>(Config::parse(precision, {}));
+      options.max_steps = 5;  // after which roundings have not grown yet
+    };
+  };
+  std::string text;
+  for (const SequenceMesh& mesh : {kTwo, kFour, kShards, kStages}) {
+    SCOPED_TRACE(mesh.sizes);
+    const TextOptions options = options_of(mesh, mesh.ranks == kTwo.ranks ? 0.1 : 0);
+    const Trained narrow = fit_text("single_device", 1, in("bf16-mixed"), options);
+    const Trained wide = fit_text("single_device", 1, in("32"), options);
+    const Trained cut = fit_text(strategy_of(mesh), mesh.ranks, in("bf16-mixed"), options);
+    const double rounding = distance(narrow, wide);
+    EXPECT_LT(distance(cut, narrow), 2 * rounding);
+    text += fmt::format("{}: {:.2g} rounding {:.2g}; ", mesh.sizes, distance(cut, narrow), rounding);
+    EXPECT_NEAR(cut.metrics.at("train_loss"), narrow.metrics.at("train_loss"), 0.02);
+  }
+  RecordProperty("distances", text);
 }
 
 TEST(SequenceParallel, TrainsInStagesOfEverySchedule) {
@@ -258,6 +316,17 @@ TEST(SequenceParallel, SaysWhatItCannotDo) {
   EXPECT_THAT(sequence_failure(strategy_of(kTwo), 2, {.mistake = "odd"}),
               HasSubstr("the sequence of 7 positions that the unit 'net.1' is given cannot be divided over 2 ranks; "
                         "valid: a multiple of 2, such as 6 or 8; hint: pad or cut the examples"));
+}
+
+TEST(SequenceParallel, StepsAreNotRecorded) {
+  const auto recorded = [](TrainerOptions& options) { options.graph = true; };
+  for (const SequenceMesh& mesh : {kTwo, kShards, kStages}) {
+    SCOPED_TRACE(mesh.sizes);
+    const testing::CapturedLog log;
+    expect_same(fit_text(strategy_of(mesh), mesh.ranks, recorded, options_of(mesh)),
+                fit_text("single_device", 1, {}, options_of(mesh)), 1e-12);
+    EXPECT_THAT(log.text(), HasSubstr("steps are not recorded"));
+  }
 }
 
 }  // namespace

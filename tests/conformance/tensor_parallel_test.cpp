@@ -77,7 +77,12 @@ TEST(TensorParallel, TrainsInStagesOfEveryScheduleAsOneDevice) {
 TEST(TensorParallel, DrawsTheMasksOfAPipeline) {
   const Trained expected =
       fit_text("{pipeline: {size: 2, balance: [2, 2], micro_batches: 2}, start_method: thread}", 2);
-  expect_same(fit_text(kTensorMeshes[kPipelineMesh].strategy, kTensorMeshes[kPipelineMesh].ranks), expected, 1e-12);
+  const TensorMesh& mesh = kTensorMeshes[kPipelineMesh];
+  expect_same(fit_text(mesh.strategy, mesh.ranks), expected, 1e-12);
+  // And so does one device, with the streams that a pipeline's members have.
+  Trained one_device = fit_text("single_device", 1, {}, {.dropout = 0.2, .micro_batches = 2});
+  one_device.metrics.clear();  // of which those of training are averaged otherwise
+  expect_same(fit_text(mesh.strategy, mesh.ranks, {}, {.dropout = 0.2}), one_device, 1e-12);
 }
 
 TEST(TensorParallel, TrainsIn32BitAsOneDevice) {
@@ -133,7 +138,7 @@ std::string failure(const TensorMesh& mesh, const TextOptions& options,
 TEST(TensorParallel, SaysWhatItCannotDo) {
   EXPECT_THAT(failure({"{tensor: 3, start_method: thread}", 3}, {}),
               HasSubstr("tensor_plan of FusedBlock 'net.1': the weight 'qkv.weight' cannot be cut by column over 3 "
-                        "ranks: it has 4 heads; valid: a multiple of 3"));
+                        "ranks: it has 4 heads; valid: a multiple of 3 (the next is 6), or over 2 ranks"));
   EXPECT_THAT(
       failure({"{tensor: {size: 2, plan: {net.3.weight: column, net.3.weights: row}}, start_method: thread}", 2}, {}),
       HasSubstr("strategy.tensor.plan: the pattern 'net.3.weights' matches no weight"));

@@ -3,6 +3,7 @@
 #include "tests/support/tiny.h"
 
 #include <levin/core/base/seed.h>
+#include <levin/core/base/thread_generator.h>
 #include <levin/core/data/tensor_dataset.h>
 #include <levin/core/nn/sequential.h>
 #include <levin/core/nn/tensor_plan.h>
@@ -17,7 +18,9 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
 
+#include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -77,12 +80,15 @@ struct TextOptions {
   int64_t key_value_heads = 2;
   bool tied = false;
   std::string mistake;
+  int64_t micro_batches = 0;
   static void describe(Schema<TextOptions>& schema) {
     schema.field("heads", &TextOptions::heads, "of attention");
     schema.field("key_value_heads", &TextOptions::key_value_heads, "of the second block");
     schema.field("dropout", &TextOptions::dropout, "of what blocks add");
     schema.field("tied", &TextOptions::tied, "the head has the embedding's weight");
     schema.field("mistake", &TextOptions::mistake, "what the step does wrong");
+    schema.field("micro_batches", &TextOptions::micro_batches,
+                 "of a pipeline whose masks one device draws; 0: its own");
   }
 };
 
@@ -115,7 +121,23 @@ class Text : public Module, public HasTensorPlan {
   static at::Tensor loss(const at::Tensor& logits, const at::Tensor& tokens) {
     return torch::nn::functional::cross_entropy(logits.flatten(0, 1), tokens.slice(1, 1).flatten());
   }
+  /// The loss with the masks that a pipeline draws: from a stream for each member and micro-batch (docs/pipeline.md).
+  at::Tensor loss_with_streams(const at::Tensor& tokens) {
+    const auto seed =
+        static_cast<uint64_t>(at::empty({}, at::kLong).random_(std::numeric_limits<int64_t>::max()).item<int64_t>());
+    std::vector<at::Tensor> losses;
+    for (const at::Tensor& part : tokens.chunk(options_.micro_batches)) {
+      std::vector<at::Tensor> passed{part};
+      for (size_t member = 0; member < net_->size(); ++member) {
+        const ThreadGeneratorScope stream(mix_seed(seed, losses.size(), member));
+        passed = net_->forward_range(passed, member, member + 1);
+      }
+      losses.push_back(loss(passed.front().slice(1, 0, -1), part));
+    }
+    return at::stack(losses).mean();
+  }
   StepOutput training_step(const Batch& batch, int64_t) override {
+    if (options_.micro_batches > 0) return loss_with_streams(batch["tokens"]);
     at::Tensor result = loss(logits(tokens_of(batch)), tokens_of(batch));
     if (options_.mistake == "einsum") result = result + at::einsum("oi,oi->", {fused_->up->weight, fused_->up->weight});
     log("train_loss", result);
