@@ -1106,6 +1106,15 @@ void resize(OnnxNode& node, const char* mode, const char* coordinates, const cha
                        {"coordinate_transformation_mode", std::string(coordinates)},
                        {"nearest_mode", std::string(rounding)}}));
 }
+/// The pixels that LibTorch takes along a dimension, rounded as it does.
+Ints nearest_pixels(int64_t from, int64_t to, std::optional<double> factor) {
+  const float step = factor ? static_cast<float>(1.0 / *factor) : static_cast<float>(from) / static_cast<float>(to);
+  Ints pixels;
+  for (int64_t i = 0; i < to; ++i)
+    pixels.push_back(std::min(static_cast<int64_t>(std::floor(static_cast<float>(i) * step)), from - 1));
+  return pixels;
+}
+
 void resize_nearest(OnnxNode& node) {
   // With factors that give no whole number of pixels LibTorch takes others than with the sizes that they give.
   std::vector<double> factors;
@@ -1118,7 +1127,24 @@ void resize_nearest(OnnxNode& node) {
     if (pixels != std::floor(pixels))
       node.refuse(fmt::format("its factor {} gives {} pixels; valid: a whole number, or a size", factors[i], pixels));
   }
-  resize(node, "nearest", "asymmetric", "floor");
+  const Ints wanted = node.result_sizes();
+  if (!is_known(Ints(wanted.begin() + 2, wanted.end()))) node.refuse("its number of pixels changes with the batch");
+  std::vector<Ints> pixels;
+  bool repeats = true;
+  for (size_t axis = 2; axis < wanted.size(); ++axis) {
+    const int64_t from = node.fixed_size("self", static_cast<int64_t>(axis));
+    const int64_t to = wanted[axis];
+    const bool is_exact = to == from || to == 2 * from || factors.empty();
+    pixels.push_back(nearest_pixels(from, to, is_exact ? std::nullopt : std::optional(factors[axis - 2])));
+    for (int64_t i = 0; i < to; ++i)
+      repeats = repeats && to % from == 0 && pixels.back()[static_cast<size_t>(i)] == i / (to / from);
+  }
+  if (repeats) return resize(node, "nearest", "asymmetric", "floor");
+  // Resize multiplies by another rounded number, and takes other pixels where a product is nearly a whole one.
+  std::string value = node.tensor("self");
+  for (size_t i = 0; i < pixels.size(); ++i)
+    value = node.make("Gather", {value, node.ints(pixels[i])}, {{"axis", static_cast<int64_t>(i + 2)}});
+  node.give(value);
 }
 void resize_linear(OnnxNode& node) {
   if (!node.is_none("scales_h") || !node.is_none("scale_factors")) node.refuse("it is given factors; valid: sizes");

@@ -2,6 +2,7 @@
 
 #include <levin/core/nn/sequential.h>
 
+#include <fmt/format.h>
 #include <torch/torch.h>
 
 #include <cmath>
@@ -708,6 +709,9 @@ void add_unit_cases(OnnxCases& cases) {
   };
   cases.one("upsample_nearest", odd_image, resized({14, 12}, false, false));
   cases.one("upsample_nearest_uneven", image, resized({10, 4}, false, false));
+  // Where the product of a pixel and the factor is nearly a whole number.
+  for (const auto& [from, to] : {std::pair<int64_t, int64_t>{14, 2}, {14, 8}, {2, 82}, {6, 74}, {49, 7}, {7, 21}})
+    cases.one(fmt::format("upsample_nearest_{}_to_{}", from, to), plain({3, 2, from, 3}), resized({to, 3}, false, false));
   cases.one("upsample_bilinear", image, resized({14, 9}, true, false));
   cases.one("upsample_bilinear_smaller", image, resized({3, 5}, true, false));
   cases.one("upsample_bilinear_aligned", image, resized({13, 4}, true, true));
