@@ -310,6 +310,7 @@ ArrayModule::ArrayModule(const Options& options)
       loss_(make_part(options.loss, named_losses(), "engine.loss")) {
   register_module("model", model_->layers());
   if (const auto layers = loss_->layers()) register_module("loss", layers);
+  if (const auto weights = model_->layers()->parameters(); !weights.empty()) first_weight_ = weights.front();
 }
 
 void ArrayModule::check(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& targets) const {
@@ -331,12 +332,11 @@ std::vector<at::Tensor> ArrayModule::outputs_of(const Batch& prediction) {
 }
 
 std::vector<at::Tensor> ArrayModule::tensors(const Batch& batch, const char* name) const {
-  const auto weights = model_->layers()->parameters();
   std::vector<at::Tensor> found;
   for (const auto& [key, tensor] : batch.items()) {
     if (!key.starts_with(name)) continue;
-    const bool converts = tensor.is_floating_point() && !weights.empty();
-    found.push_back(converts ? tensor.to(weights.front().scalar_type()) : tensor);
+    const bool converts = tensor.is_floating_point() && first_weight_.defined();
+    found.push_back(converts ? tensor.to(first_weight_.scalar_type()) : tensor);
   }
   return found;
 }

@@ -62,6 +62,7 @@ class ArrayModule : public Module {
 
   std::shared_ptr<NamedModel> model_;
   std::shared_ptr<NamedLoss> loss_;
+  at::Tensor first_weight_;  ///< whose type inputs are converted to; undefined where there is none
 };
 
 /// The names that `engine.model` and `engine.loss` may have.
