@@ -727,6 +727,12 @@ void fill(OnnxNode& node) {
 
 void arange(OnnxNode& node) {
   const at::ScalarType type = node.result_type();
+  const auto is_constant = [&](const char* name) { return !node.has(name) || node.constant(name).has_value(); };
+  if (c10::isFloatingType(type) && is_constant("start") && is_constant("end") && is_constant("step")) {
+    // Range computes how many there are from numbers of this type, and LibTorch from double ones.
+    const auto value = [&](const char* name, double otherwise) { return node.has(name) ? node.real(name) : otherwise; };
+    return node.give(node.added(at::arange(value("start", 0), value("end", 0), value("step", 1), type)));
+  }
   const auto number = [&](const char* name, double otherwise) {
     if (!node.has(name)) return node.scalar(otherwise, type);
     const std::string value = node.operand(name, type);

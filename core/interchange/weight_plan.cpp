@@ -270,6 +270,17 @@ class Mapper {
   MappedWeights result_;
 };
 
+/// Throws levin::Error where a conversion would lose more than digits.
+void require_kept_numbers(const std::string& path, const std::string& name, at::ScalarType from, at::ScalarType to) {
+  const bool loses_imaginary = c10::isComplexType(from) && !c10::isComplexType(to);
+  const bool loses_fraction = c10::isFloatingType(from) && c10::isIntegralType(to, /*includeBool=*/true);
+  if (loses_imaginary || loses_fraction)
+    throw Error("weights",
+                fmt::format("{}: '{}' has numbers that the module's tensor does not hold; got {}; valid: {}; "
+                            "hint: convert it in the file, or drop it by a rule",
+                            path, name, c10::toString(from), c10::toString(to)));
+}
+
 /// "; 'key' says where ...", for weights that may be the wrong ones of a file; else "".
 std::string place_hint(const Weights& weights) {
   if (weights.torch_file == nullptr) return "";
@@ -326,6 +337,7 @@ WeightPlan plan_weights(const NamedTensors& module, const std::map<std::string, 
       report.missing.push_back(name);
       continue;
     }
+    require_kept_numbers(options.path, name, found->second->dtype(), tensor.scalar_type());
     if (at::IntArrayRef(found->second->shape()) == tensor.sizes()) {
       plan.tensors[name] = TensorLeaf{.saved = found->second};
       report.loaded.push_back(name);

@@ -374,6 +374,7 @@ void add_shape_cases(OnnxCases& cases) {
   cases.one("arange", whole, [](const Tensor& x) { return x + torch::arange(4); });
   cases.one("arange_rows", whole, [](const Tensor& x) { return torch::arange(x.size(0)); });
   cases.one("arange_real", whole, [](const Tensor& x) { return x + torch::arange(1, 3, 0.5); });
+  cases.one("arange_tenths", plain({3, 11}), [](const Tensor& x) { return x + torch::arange(0, 1.1, 0.1); });
   cases.one("arange_down", whole, [](const Tensor& x) { return x + torch::arange(4, 0, -1); });
   cases.one("arange_none", plain({3, 0}), [](const Tensor& x) { return x + torch::arange(3, 3); });
   cases.one("arange_real_rows", whole, [](const Tensor& x) { return torch::arange(x.size(0), at::kFloat); });
@@ -711,7 +712,8 @@ void add_unit_cases(OnnxCases& cases) {
   cases.one("upsample_nearest_uneven", image, resized({10, 4}, false, false));
   // Where the product of a pixel and the factor is nearly a whole number.
   for (const auto& [from, to] : {std::pair<int64_t, int64_t>{14, 2}, {14, 8}, {2, 82}, {6, 74}, {49, 7}, {7, 21}})
-    cases.one(fmt::format("upsample_nearest_{}_to_{}", from, to), plain({3, 2, from, 3}), resized({to, 3}, false, false));
+    cases.one(fmt::format("upsample_nearest_{}_to_{}", from, to), plain({3, 2, from, 3}),
+              resized({to, 3}, false, false));
   cases.one("upsample_bilinear", image, resized({14, 9}, true, false));
   cases.one("upsample_bilinear_smaller", image, resized({3, 5}, true, false));
   cases.one("upsample_bilinear_aligned", image, resized({13, 4}, true, true));

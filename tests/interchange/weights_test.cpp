@@ -476,6 +476,30 @@ TEST(WriteWeights, AFailureLeavesWhatHasATemporaryName) {
   }
 }
 
+TEST(LoadWeights, NumbersThatTheModuleDoesNotHoldAreRefused) {
+  struct Counted final : torch::nn::Module {
+    Counted() {
+      weight = register_parameter("weight", torch::zeros({2}));
+      count = register_buffer("count", torch::zeros({2}, torch::kLong));
+    }
+    at::Tensor weight;
+    at::Tensor count;
+  };
+  const testing::Folder folder;
+  const auto error = [&](const at::Tensor& weight, const at::Tensor& count) {
+    write_weights(folder.path("w.pth"), WeightsFormat::kPyTorch,
+                  {{"weight", TensorLeaf{weight}}, {"count", TensorLeaf{count}}});
+    Counted module;
+    return error_of([&] { load_weights(module, {.path = folder.path("w.pth")}); });
+  };
+  const at::Tensor whole = torch::ones({2}, torch::kLong);
+  const at::Tensor real = torch::ones({2}, torch::kDouble);
+  EXPECT_THAT(error(torch::ones({2}, torch::kComplexFloat), whole),
+              HasSubstr("'weight' has numbers that the module's tensor does not hold; got ComplexFloat; valid: Float"));
+  EXPECT_THAT(error(real, real * 1.5), HasSubstr("'count' has numbers that the module's tensor does not hold"));
+  EXPECT_EQ(error(real, torch::ones({2}, torch::kInt)), error(torch::ones({2}), whole));
+}
+
 TEST(LoadWeights, AllOrNothingUnlessNotStrict) {
   const testing::Folder folder;
   const Net source(7);
