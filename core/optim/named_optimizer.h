@@ -54,7 +54,7 @@ Config group_overrides(const Config& group, const std::string& path);
 /// Parameters by their names, with some of the options `O` of their own: `{pattern: "*.bias", weight_decay: 0}`.
 template <class O>
 struct NamedGroupOptions {
-  Config config;
+  Config config = {};
   NamedGroupOptions(Config given) : config(std::move(given)) {}  // NOLINT(google-explicit-constructor)
 };
 
