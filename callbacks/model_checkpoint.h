@@ -116,6 +116,7 @@ class ModelCheckpoint final : public Checkpointer {
   void save_newest(Trainer& trainer, const Metrics& metrics);
   void write_last(Trainer& trainer, bool is_due);
   void write(Trainer& trainer, Record next, const std::string& path, bool is_last, const std::string& superseded = {});
+  /// Notes that what is saved now, to this path, is the newest.
   static void set_newest(const Trainer& trainer, Record& record, const std::string& path);
   /// Saves the newest checkpoint once more where training ended later at the same step, as at `max_time`: whoever goes
   /// on from it would train on.

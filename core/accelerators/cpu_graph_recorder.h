@@ -41,11 +41,12 @@ class CpuGraphRecorder final : public ComparableRecorder {
  private:
   class Memory;
 
-  /// Counts who holds what the first step made, but for gradients and `others`, before something runs that is none of
-  /// the step.
+  /// Counts the references to what the first step made, except gradients and `others`. Called at the end of a part,
+  /// before hooks run.
   void count_holders(const std::vector<at::Tensor>& others = {});
-  /// Notes what that let go of, more than it took.
+  /// Compares the references with those counts, and notes a result that hooks released more often than they took it.
   void look_for_let_go();
+  /// References to a storage, and to the batch tensor that it belongs to.
   int64_t holders_of(size_t storage) const;
   void begin_part();
   void end_part();
@@ -61,7 +62,7 @@ class CpuGraphRecorder final : public ComparableRecorder {
   // Of the first step:
   std::vector<at::Tensor> inputs_;  ///< what stands for its batch, until it has ended
   std::vector<at::Tensor> state_;   ///< parameters and buffers
-  /// Of a storage: how many hold it, and how many of them came between the parts.
+  /// References to a storage: how many there are, and how many of them hooks took between the parts.
   struct Holders {
     std::optional<int64_t> count = {};  ///< nothing: not looked at
     int64_t taken = 0;

@@ -72,8 +72,8 @@ LEVIN_C_API const char* levin_version(void);
 /// Returns the LEVIN_C_ABI that the library was compiled with.
 LEVIN_C_API int levin_c_abi(void);
 
-/// Makes an engine as a YAML file says. `ranks`: NULL where a launcher, or nobody, says which rank this process is.
-/// Collective over the ranks.
+/// Makes an engine from a YAML file. `ranks`: the place of this process; NULL: that of its launcher (torchrun, SLURM,
+/// mpirun), or the only rank without one. Collective over the ranks.
 LEVIN_C_API levin_status levin_create(const char* path, const levin_ranks* ranks, levin_engine** engine);
 /// Likewise from the text of such a file.
 LEVIN_C_API levin_status levin_create_from_text(const char* yaml, const levin_ranks* ranks, levin_engine** engine);

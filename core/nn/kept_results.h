@@ -46,8 +46,8 @@ class KeptResults final : private OperatorInterceptor {
 
   /// Keeps what the chosen operators of this thread return while it lives.
   [[nodiscard]] Scope keep();
-  /// Gives what was kept to the same calls, in their order, while it lives. `for_good`: nobody takes it again, so that
-  /// its memory is freed.
+  /// Returns the kept results from the same calls, in their order, while it lives. `for_good`: this is the last time,
+  /// so that their memory is freed.
   [[nodiscard]] Scope give(bool for_good);
 
  private:
