@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Checks cmake/public_headers.txt, the list of the headers that are installed: it has what users name (levin.h and what is
-listed before the line "# parts"), what these and the sources of core/python include, and nothing else.
+listed before the line "# parts"), what these, the sources of core/python and those of callbacks and loggers include, and
+nothing else.
 
     public_headers.py [ROOT]
 
@@ -53,6 +54,12 @@ def violations(root):
             target = include_direction.project_path(included)
             if target and target not in set(named) | set(parts):
                 yield f"{LIST}: {target} is missing, which core/python/{source.name} includes, that users compile"
+    # tests/install compiles these against the installed package: what they can do, a user's own can.
+    for source in sorted(path for folder in ("callbacks", "loggers") for path in (root / folder).glob("*.[ch]*")):
+        for _, _, included in include_direction.includes_of(source):
+            target = include_direction.project_path(included)
+            if target and target.startswith("core/") and target not in set(named) | set(parts):
+                yield f"{LIST}: {target} is missing, which {source.parent.name}/{source.name} includes, that users could have written"
     for header in sorted((set(named) | set(parts)) - {"core/levin.h"}):
         if not (root / header).exists():
             yield f"{LIST}: there is no {header}"
