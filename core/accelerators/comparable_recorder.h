@@ -30,6 +30,11 @@ class ComparableRecorder : public GraphRecorder {
   virtual void watch(const std::function<void()>& part) = 0;
   /// Called inside of a part: ends it there, runs `between`, which is none of the step, and begins the next part.
   virtual void interrupt(const std::function<void()>& between) = 0;
+  /// Leaves a tensor of the first step out of what somebody holds, from now until note_let_go.
+  virtual void leave_out(const at::Tensor& tensor) = 0;
+  /// Notes what somebody other than hooks between the parts holds of the first step: its code has ended, and whatever
+  /// is held was kept by it. Called after a part.
+  virtual void note_kept() = 0;
   /// Ends the step. `results`: tensors that are read outside of the parts, the same ones in each step; they keep their
   /// memory in replays. Returns what was done differently than in the recorded step, or why this one cannot be
   /// replayed; empty for nothing.
@@ -38,9 +43,9 @@ class ComparableRecorder : public GraphRecorder {
   virtual void abandon_step() = 0;
   /// Notes what of the first step was let go of since it ended, while what it gave out is still held.
   virtual void note_let_go() = 0;
-  /// Returns what of the first step somebody holds beside this object and `known`, or held until something outside of
-  /// its parts let go of it: "what aten::mul.Tensor gave" or "a tensor of the batch"; empty for nothing. The module
-  /// would find the same there after each replay.
+  /// Returns what of the first step somebody holds beside this object and `known`, or what note_kept found, or what
+  /// something outside of its parts let go of: "what aten::mul.Tensor gave" or "a tensor of the batch"; empty for
+  /// nothing. The module would find the same there after each replay.
   virtual std::string held_result(const std::vector<at::Tensor>& known) const = 0;
   /// Makes the first step ready for replays, once nobody needs what it left behind. Returns why it cannot be replayed,
   /// empty for nothing.

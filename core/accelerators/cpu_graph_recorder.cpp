@@ -65,6 +65,19 @@ class CpuGraphRecorder::Memory {
       state = std::move(present);
     }
   }
+  /// Whether two storages are the same memory, at least in part: a tensor of the batch and a buffer may be.
+  bool overlaps() const {
+    std::vector<std::pair<const char*, const char*>> ranges;
+    for (const size_t number : writes_) {
+      const at::Storage& storage = plan_.trace().storages[number].storage;
+      const auto* const begin = static_cast<const char*>(storage.data());
+      if (storage.nbytes() > 0) ranges.emplace_back(begin, begin + storage.nbytes());
+    }
+    std::sort(ranges.begin(), ranges.end());
+    return std::adjacent_find(ranges.begin(), ranges.end(), [](const auto& one, const auto& next) {
+             return next.first < one.second;
+           }) != ranges.end();
+  }
   /// Returns the storage that holds something else now.
   std::optional<size_t> changed() const {
     for (size_t i = 0; i < writes_.size(); ++i)
@@ -108,8 +121,12 @@ std::vector<at::Tensor> CpuGraphRecorder::begin_step(const std::vector<at::Tenso
   if (plan_ == nullptr) {
     inputs_ = inputs;
     state_ = state;
-    holders_.clear();
-    let_go_.clear();
+    results_.clear();
+    left_out_.clear();
+    callers_.clear();
+    at_part_end_.clear();
+    taken_.clear();
+    kept_.clear();
   }
   std::vector<at::Tensor> all = inputs;
   all.insert(all.end(), added_to.begin(), added_to.end());
@@ -137,42 +154,49 @@ void CpuGraphRecorder::interrupt(const std::function<void()>& between) {
   begin_part();
 }
 
-void CpuGraphRecorder::count_holders(const std::vector<at::Tensor>& others) {
-  if (plan_ != nullptr) return;
+std::vector<int64_t> CpuGraphRecorder::holders() const {
   const OperatorTrace& trace = recording_->trace();
-  holders_.resize(trace.storages.size());
-  for (size_t number = 0; number < holders_.size(); ++number) {
-    const TracedStorage& traced = trace.storages[number];
-    const bool is_of_step = traced.maker.has_value() || number < batch_size_;
-    holders_[number].count = is_of_step ? std::optional(holders_of(number)) : std::nullopt;
+  std::vector<at::Tensor> own = left_out_;
+  own.insert(own.end(), results_.begin(), results_.end());
+  for (const at::Tensor& tensor : state_) own.push_back(tensor.grad());
+  std::vector<int64_t> counts = trace.holders(own);
+  for (size_t number = 0; number < counts.size(); ++number) {
+    if (number < inputs_.size())
+      counts[number] += static_cast<int64_t>(inputs_[number].use_count());
+    else if (!trace.storages[number].maker)
+      counts[number] = 0;
   }
-  const auto leave_out = [&](const at::Tensor& tensor) {
-    if (!tensor.defined() || !tensor.has_storage()) return;
-    if (const auto number = trace.find(tensor)) holders_[*number].count.reset();
-  };
-  for (const at::Tensor& tensor : state_) leave_out(tensor.grad());
-  for (const at::Tensor& tensor : others) leave_out(tensor);
+  return counts;
 }
 
-void CpuGraphRecorder::note_let_go() {
-  look_for_let_go();
-  inputs_.clear();
+void CpuGraphRecorder::leave_out(const at::Tensor& tensor) {
+  if (plan_ == nullptr) left_out_.push_back(tensor);
 }
 
 void CpuGraphRecorder::look_for_let_go() {
   if (plan_ != nullptr || recording_ == nullptr) return;
-  const OperatorTrace& trace = recording_->trace();
-  for (size_t number = 0; number < holders_.size(); ++number) {
-    auto& [count, taken] = holders_[number];
-    if (!count) continue;
-    taken += holders_of(number) - *count;
-    if (taken < 0 && let_go_.empty()) let_go_ = trace.name_of_storage(number);
+  const std::vector<int64_t> now = holders();
+  taken_.resize(at_part_end_.size());
+  for (size_t number = 0; number < at_part_end_.size(); ++number) {
+    taken_[number] += now[number] - at_part_end_[number];
+    if (taken_[number] < 0 && kept_.empty()) kept_ = recording_->trace().name_of_storage(number);
   }
 }
 
-int64_t CpuGraphRecorder::holders_of(size_t number) const {
-  const size_t aliases = recording_->trace().storages[number].storage.use_count();
-  return static_cast<int64_t>(aliases + (number < inputs_.size() ? inputs_[number].use_count() : 0));
+void CpuGraphRecorder::note_kept() {
+  if (plan_ != nullptr || recording_ == nullptr) return;
+  const std::vector<int64_t> now = holders();
+  taken_.resize(now.size());
+  for (size_t number = 0; number < now.size(); ++number) {
+    const int64_t known = taken_[number] + (number < callers_.size() ? callers_[number] : 0);
+    if (now[number] > known && kept_.empty()) kept_ = recording_->trace().name_of_storage(number);
+  }
+}
+
+void CpuGraphRecorder::note_let_go() {
+  look_for_let_go();
+  left_out_.clear();
+  inputs_.clear();
 }
 
 void CpuGraphRecorder::begin_part() {
@@ -183,13 +207,17 @@ void CpuGraphRecorder::begin_part() {
     recording_->refuse(difference_);
   }
   if (plan_ != nullptr && difference_.empty()) before_ = std::make_unique<Memory>(*plan_, number);
+  if (plan_ == nullptr && number == 0) {
+    callers_ = holders();
+    callers_.resize(batch_size_);
+  }
   recording_->begin_part();
 }
 
 void CpuGraphRecorder::end_part() {
   const size_t number = recording_->trace().part_ends.size();
   recording_->end_part();
-  count_holders();
+  if (plan_ == nullptr) at_part_end_ = holders();
   if (before_ == nullptr) return;
   const auto before = std::move(before_);
   difference_ = recording_->failure();
@@ -201,6 +229,7 @@ std::string CpuGraphRecorder::compare(size_t part, Memory& memory) {
   if (!what.empty()) return what;
   if (!plan_->has_constants_of(recording_->trace(), part))
     return "a tensor that the host writes changes from step to step";
+  if (memory.overlaps()) return "the step writes memory that two tensors share; hint: clone one of them";
   memory.exchange();
   const std::string first = plan_->replay_beside(recording_->trace(), part);
   plan_->settle();
@@ -221,7 +250,7 @@ std::string CpuGraphRecorder::end_step(const std::vector<at::Tensor>& results) {
     for (size_t input = batch_size_; input < trace.inputs; ++input)
       trace.replace(input, at::Storage(at::Storage::use_byte_size_t(), trace.storages[input].storage.nbytes(),
                                        at::DataPtr(nullptr, at::kCPU), c10::GetCPUAllocator(), /*resizable=*/true));
-    count_holders(results);
+    at_part_end_ = holders();
     return recording_->failure();
   }
   const auto recording = std::move(recording_);
@@ -240,15 +269,21 @@ std::string CpuGraphRecorder::end_step(const std::vector<at::Tensor>& results) {
 void CpuGraphRecorder::abandon_step() {
   before_.reset();
   recording_.reset();
+  left_out_.clear();
   inputs_.clear();
   if (plan_ != nullptr) read({});
 }
 
 std::string CpuGraphRecorder::held_result(const std::vector<at::Tensor>& known) const {
-  if (!let_go_.empty()) return let_go_;
+  if (!kept_.empty()) return kept_;
   std::vector<at::Tensor> all = known;
   all.insert(all.end(), results_.begin(), results_.end());
-  return recording_->trace().held_result(all, batch_size_);
+  const OperatorTrace& trace = recording_->trace();
+  const std::vector<int64_t> held = trace.holders(all);
+  for (size_t number = 0; number < held.size(); ++number)
+    if (held[number] > 0 && (trace.storages[number].maker || number < batch_size_))
+      return trace.name_of_storage(number);
+  return "";
 }
 
 std::string CpuGraphRecorder::finish() {

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +24,8 @@ class CpuGraphRecorder final : public ComparableRecorder {
                                      const std::vector<at::Tensor>& state) override;
   void watch(const std::function<void()>& part) override;
   void interrupt(const std::function<void()>& between) override;
+  void leave_out(const at::Tensor& tensor) override;
+  void note_kept() override;
   std::string end_step(const std::vector<at::Tensor>& results) override;
   void abandon_step() override;
   void note_let_go() override;
@@ -41,13 +42,12 @@ class CpuGraphRecorder final : public ComparableRecorder {
  private:
   class Memory;
 
-  /// Counts the references to what the first step made, except gradients and `others`. Called at the end of a part,
-  /// before hooks run.
-  void count_holders(const std::vector<at::Tensor>& others = {});
-  /// Compares the references with those counts, and notes a result that hooks released more often than they took it.
+  /// Counts the references to each storage that the first step made or that its batch has, beside this object's, those
+  /// of tensors that are left out, and gradients in their place; 0 for other storages.
+  std::vector<int64_t> holders() const;
+  /// Counts what hooks between the parts took and let go of since the last part ended, and notes a result of which they
+  /// let go more than they took.
   void look_for_let_go();
-  /// References to a storage, and to the batch tensor that it belongs to.
-  int64_t holders_of(size_t storage) const;
   void begin_part();
   void end_part();
   /// Replays a part that an ordinary step has just run, compares what both did, and takes the replay back. `memory`: as
@@ -62,14 +62,13 @@ class CpuGraphRecorder final : public ComparableRecorder {
   // Of the first step:
   std::vector<at::Tensor> inputs_;  ///< what stands for its batch, until it has ended
   std::vector<at::Tensor> state_;   ///< parameters and buffers
-  /// References to a storage: how many there are, and how many of them hooks took between the parts.
-  struct Holders {
-    std::optional<int64_t> count = {};  ///< nothing: not looked at
-    int64_t taken = 0;
-  };
-  std::vector<Holders> holders_;
-  std::string let_go_;
-  size_t batch_size_ = 0;  ///< tensors of the step's batch
+  std::vector<at::Tensor> left_out_;
+  // References to a storage, as `holders` counts them:
+  std::vector<int64_t> callers_;      ///< when the step began, to its batch
+  std::vector<int64_t> at_part_end_;  ///< when the last part ended
+  std::vector<int64_t> taken_;        ///< by hooks between the parts
+  std::string kept_;                  ///< by the step's code; empty: nothing
+  size_t batch_size_ = 0;             ///< tensors of the step's batch
 };
 
 }  // namespace levin

@@ -109,24 +109,22 @@ void OperatorTrace::add_generator(const at::Generator& generator) {
   if (std::find(generators.begin(), generators.end(), generator) == generators.end()) generators.push_back(generator);
 }
 
-std::string OperatorTrace::held_result(const std::vector<at::Tensor>& known, const size_t of_batch) const {
+std::vector<int64_t> OperatorTrace::holders(const std::vector<at::Tensor>& known) const {
   std::unordered_set<const c10::TensorImpl*> seen;
-  std::unordered_map<const c10::StorageImpl*, size_t> holders;
+  std::unordered_map<const c10::StorageImpl*, int64_t> own;
   const auto count = [&](const at::Tensor& tensor) {
-    if (tensor.has_storage() && seen.insert(tensor.unsafeGetTensorImpl()).second)
-      ++holders[tensor.storage().unsafeGetStorageImpl()];
+    if (tensor.defined() && tensor.has_storage() && seen.insert(tensor.unsafeGetTensorImpl()).second)
+      ++own[tensor.storage().unsafeGetStorageImpl()];
   };
   for (const OperatorCall& call : calls)
     for (const auto* values : {&call.arguments, &call.results})
       for (const c10::IValue& value : *values) for_each_tensor(value, count);
   for (const at::Tensor& tensor : known) count(tensor);
-  for (size_t number = 0; number < storages.size(); ++number) {
-    const TracedStorage& traced = storages[number];
-    const size_t expected = holders[traced.storage.unsafeGetStorageImpl()] + 1;
-    if (traced.storage.use_count() <= expected) continue;
-    if (traced.maker || number < of_batch) return name_of_storage(number);
-  }
-  return "";
+  std::vector<int64_t> holders;
+  for (const TracedStorage& traced : storages)
+    holders.push_back(static_cast<int64_t>(traced.storage.use_count()) - own[traced.storage.unsafeGetStorageImpl()] -
+                      1);
+  return holders;
 }
 
 std::string OperatorTrace::name_of_storage(size_t number) const {

@@ -71,9 +71,8 @@ class OperatorTrace {
   std::string lost_memory() const;
   void add_generator(const at::Generator& generator);
 
-  /// Returns what somebody holds beside the trace and `known`, "what aten::mul.Tensor gave" or "a tensor of the batch"
-  /// (the first `of_batch` inputs); empty when none is held.
-  std::string held_result(const std::vector<at::Tensor>& known, size_t of_batch) const;
+  /// Returns how many tensors refer to each storage, beside those of the trace and `known`.
+  std::vector<int64_t> holders(const std::vector<at::Tensor>& known) const;
   /// Returns what that memory is in messages.
   std::string name_of_storage(size_t number) const;
   /// Returns in which call of a part the other trace does something else, in words; empty where there is none. What

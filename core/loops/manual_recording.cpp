@@ -17,6 +17,7 @@ namespace levin {
 void ManualRecording::begin_results() {
   StepRecording::begin_results();
   watched_script_ = Script();
+  shown_.clear();
 }
 
 void ManualRecording::watch(RecordedPart part, const std::function<void()>& body) {
@@ -42,7 +43,11 @@ void ManualRecording::interrupt(const ManualCut& cut, const at::Tensor& loss, co
   end_logs();
   const size_t loss_number = watched_results_.losses.size();
   // Still in the part, since what is held from here on is a hook's. No operator, which would be recorded.
-  if (loss.defined()) watched_results_.losses.push_back({.tensor = detached_alias(loss)});
+  if (loss.defined()) {
+    watched_results_.losses.push_back({.tensor = detached_alias(loss)});
+    watcher_->leave_out(watched_results_.losses.back().tensor);
+    show(loss);
+  }
   watcher_->interrupt([&] {
     check_learning_rates();
     Stop stop{.cut = cut, .view = view(), .loss = loss_number};
@@ -80,9 +85,14 @@ ManualRecording::View ManualRecording::view() {
 
 void ManualRecording::run_hooks(const View& view, const std::function<void()>& hooks) {
   const std::vector<Gradient> present = present_gradients();
+  for (const Gradient& gradient : present) show(gradient.tensor);
+  for (ShownTensor& shown : shown_) shown.taken -= references_to(shown);
   in_hooks_ = true;
   hooks();
   in_hooks_ = false;
+  for (ShownTensor& shown : shown_) shown.taken += references_to(shown);
+  if (std::any_of(shown_.begin(), shown_.end(), [](const ShownTensor& shown) { return shown.taken < 0; }))
+    return pass_over("hooks let go of a loss or gradient that training_step keeps, in step after step");
   if (refuses_sparse_gradients()) return;
   if (!copy_gradients(present)) return pass_over("a hook takes gradients away, or puts others of another shape there");
   for (const Gradient& gradient : present) gradient.parameter.mutable_grad() = gradient.tensor;
@@ -94,6 +104,24 @@ void ManualRecording::run_hooks(const View& view, const std::function<void()>& h
       replayed.push_back(results_.gradients[static_cast<size_t>(view.parameters[i].gradient)]);
   copy_gradients(replayed);
 }
+
+void ManualRecording::show(const at::Tensor& tensor) {
+  const auto* const impl = tensor.unsafeGetTensorImpl();
+  if (finished_ || std::any_of(shown_.begin(), shown_.end(),
+                               [&](const ShownTensor& shown) { return shown.tensor._unsafe_get_target() == impl; }))
+    return;
+  shown_.push_back({.tensor = c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr())});
+}
+
+int64_t ManualRecording::references_to(const ShownTensor& shown) const {
+  const auto count = static_cast<int64_t>(shown.tensor.use_count());
+  const bool is_in_place = std::any_of(parameters_.begin(), parameters_.end(), [&](const at::Tensor& parameter) {
+    return parameter.grad().defined() && parameter.grad().unsafeGetTensorImpl() == shown.tensor._unsafe_get_target();
+  });
+  return count - (count > 0 && is_in_place ? 1 : 0);
+}
+
+void ManualRecording::end_parts() { watcher_->note_kept(); }
 
 std::vector<double> ManualRecording::learning_rates() const {
   std::vector<double> rates;
@@ -156,6 +184,11 @@ StepOutput ManualRecording::replay(const std::function<void(const ManualCut& cut
     }
     const std::vector<Gradient> present = present_gradients();
     at_cut(stop.cut, loss);
+    for (size_t i = 0; i < parameters_.size(); ++i)
+      if (parameters_[i].requires_grad() != stop.view.parameters[i].requires_grad)
+        throw Error("graph",
+                    "a hook changed `requires_grad` of a parameter inside of a replayed training_step; hint: "
+                    "on_train_batch_start or on_train_batch_end, or graph: false");
     if (!put_in_place(present))
       throw Error("graph",
                   "a hook took a gradient away inside of training_step, which a replayed step needs; hint: clear it in "

@@ -3,6 +3,9 @@
 #include <levin/core/interfaces/optimizer_handle.h>
 #include <levin/core/loops/step_recording.h>
 
+#include <c10/core/TensorImpl.h>
+#include <c10/util/intrusive_ptr.h>
+
 #include <cstddef>
 #include <functional>
 #include <string>
@@ -46,6 +49,11 @@ class ManualRecording final : public StepRecording {
     View view;
     size_t loss = 0;  ///< its number among those of the results; of kBeforeBackward
   };
+  /// A loss or gradient that hooks of the first step were shown, and how many references they took to it.
+  struct ShownTensor {
+    c10::weak_intrusive_ptr<c10::TensorImpl> tensor;
+    int64_t taken = 0;
+  };
   /// The parts of training_step, and the view at the end of the last one.
   struct Script {
     std::vector<Stop> stops;
@@ -58,10 +66,15 @@ class ManualRecording final : public StepRecording {
   };
 
   void begin_results() override;
+  void end_parts() override;
   std::string what_is_missing(const StepOutput& output) const override;
   View view();
   /// Runs hooks on the gradients of a view; notes why the step could not be replayed with them.
   void run_hooks(const View& view, const std::function<void()>& hooks);
+  /// Shows a loss or gradient to hooks of the first step.
+  void show(const at::Tensor& tensor);
+  /// Returns the references to a tensor beside that of the parameter whose gradient it is; 0 when it is gone.
+  int64_t references_to(const ShownTensor& shown) const;
   /// Notes a learning rate that changed since the last call and not in a hook.
   void check_learning_rates();
   std::vector<double> learning_rates() const;
@@ -76,6 +89,7 @@ class ManualRecording final : public StepRecording {
   bool in_hooks_ = false;   ///< called inside of it
   Script script_;
   Script watched_script_;
+  std::vector<ShownTensor> shown_;
   std::vector<double> learning_rates_;                   ///< before the part under way
   std::vector<std::vector<Written>> gradients_of_part_;  ///< those that each part writes first
 };

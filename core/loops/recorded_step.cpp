@@ -12,6 +12,7 @@
 #include <levin/core/optim/optimizer_capabilities.h>
 #include <levin/core/precision/precision.h>
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/ops/empty_strided.h>
 #include <fmt/format.h>
 
@@ -52,6 +53,16 @@ bool same_layout(const at::Tensor& a, const at::Tensor& b) {
   return a.sizes() == b.sizes() && a.strides() == b.strides() && a.scalar_type() == b.scalar_type();
 }
 
+/// Whether the memory of two tensors overlaps, each taken from its first element to its last.
+bool overlap(const at::Tensor& a, const at::Tensor& b) {
+  if (a.numel() == 0 || b.numel() == 0) return false;
+  const auto begin = [](const at::Tensor& tensor) { return static_cast<const char*>(tensor.const_data_ptr()); };
+  const auto end = [&](const at::Tensor& tensor) {
+    return begin(tensor) + at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.itemsize());
+  };
+  return begin(a) < end(b) && begin(b) < end(a);
+}
+
 /// Returns why steps with this batch are not recorded: a recording has nothing but the memory of its tensors.
 std::string why_not(const Batch& batch, const at::Device& root) {
   for (size_t i = 0; i < batch.items().size(); ++i) {
@@ -64,9 +75,8 @@ std::string why_not(const Batch& batch, const at::Device& root) {
     if (tensor.layout() != at::kStrided || tensor.is_quantized() || tensor.is_conj() || tensor.is_neg())
       return fmt::format("'{}' of the batch is sparse, quantised, or a view that is conjugated or negated", name);
     for (size_t before = 0; before < i; ++before)
-      if (const auto& [other, its] = batch.items()[before];
-          tensor.numel() > 0 && its.const_data_ptr() == tensor.const_data_ptr())
-        return fmt::format("'{}' and '{}' of the batch are the same memory; hint: clone one of them", other, name);
+      if (const auto& [other, its] = batch.items()[before]; overlap(its, tensor))
+        return fmt::format("'{}' and '{}' of the batch share memory; hint: clone one of them", other, name);
   }
   return "";
 }
@@ -160,7 +170,7 @@ StepRunner* RecordedStep::begin(const Batch& batch, const WindowPlace& place) {
     case Kind::kWatched:
       return &watched_step_;
     case Kind::kReplayed:
-      replayed_step_.begin(*current_);
+      replayed_step_.begin(*current_, *conditions_);
       return &replayed_step_;
     case Kind::kOrdinary:
       break;
@@ -363,6 +373,8 @@ void RecordedStep::end(const StepOutput& output, const StepScaling& scaling) {
   if (kind_ == Kind::kReplayed) current_->release_batch();
   if (kind_ == Kind::kWatched) {
     const std::string what = current_->end_watching(output, scaling);
+    // Where a hook inside of the step has changed something, the next one is recorded anew.
+    if (!what.empty() && conditions_ != nullptr && conditions_->changed() != nullptr) return;
     if (!what.empty()) return current_->was_passed_over() ? pass_over(what) : give_up(what);
     passed_over_ = 0;
     if (!current_->is_finished()) recording_seconds_ = seconds_since(watch_began_);

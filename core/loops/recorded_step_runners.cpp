@@ -66,6 +66,15 @@ void run_with_replayed_loss(const at::Tensor& loss, StepRunner::Run hooks) {
   if (const std::string use = watch.use(); !use.empty()) throw Error("graph", use + ", or graph: false");
 }
 
+/// Throws levin::Error where hooks have changed what the rest of a replayed step needs as it was recorded.
+void require_unchanged(const char* changed) {
+  if (changed == nullptr) return;
+  throw Error("graph",
+              fmt::format("{} changed in a hook inside of a replayed step, which goes on with the former; hint: "
+                          "on_train_batch_start or on_train_batch_end, or graph: false",
+                          changed));
+}
+
 ManualRecording& manual(StepRecording& recording) { return dynamic_cast<ManualRecording&>(recording); }
 
 }  // namespace
@@ -79,7 +88,15 @@ StepOutput WatchedStep::step(c10::function_ref<StepOutput()> run) {
 }
 
 StepOutput WatchedStep::manual_step(c10::function_ref<StepOutput()> run, AtCut /*at_cut*/) { return step(run); }
-void WatchedStep::step_end(Run run) { recording_->watch(RecordedPart::kStepEnd, run); }
+
+at::Tensor WatchedStep::kept(const at::Tensor& loss) { return recording_->own(loss); }
+
+void WatchedStep::step_end(StepOutput& output, Run run) {
+  recording_->watch(RecordedPart::kStepEnd, [&] {
+    run();
+    recording_->take_over(output);
+  });
+}
 
 void WatchedStep::before_backward(const at::Tensor& loss, Run hooks) {
   const LossWatch watch(loss);
@@ -119,11 +136,13 @@ StepOutput ReplayedStep::manual_step(c10::function_ref<StepOutput()> /*run*/, At
     else
       at_cut(cut, loss);
     is_ordinary_ = false;
+    require_unchanged(conditions_->changed_inside({.flags = false}));
   });
 }
 
 /// The recording of the step has it.
-void ReplayedStep::step_end(Run /*run*/) {}
+void ReplayedStep::step_end(StepOutput& /*output*/, Run /*run*/) {}
+
 void ReplayedStep::zero_grad(Run run) {
   if (is_ordinary_) return run();
   for (const auto& parameter : optimizers_.front()->parameters()) parameter.mutable_grad().reset();
@@ -133,7 +152,11 @@ void ReplayedStep::before_backward(const at::Tensor& loss, Run hooks) {
   is_ordinary_ ? hooks() : run_with_replayed_loss(loss, hooks);
 }
 
-void ReplayedStep::backward(Run run) { is_ordinary_ ? run() : recording_->backward(); }
+void ReplayedStep::backward(Run run) {
+  if (is_ordinary_) return run();
+  require_unchanged(conditions_->changed_inside({.optimizers = false}));
+  recording_->backward();
+}
 
 StepScaling ReplayedStep::unscale(c10::function_ref<StepScaling()> run) {
   if (!is_ordinary_)
@@ -148,7 +171,7 @@ void ReplayedStep::clip(Run run) {
 
 void ReplayedStep::update(Run clip, Run run) {
   if (!is_ordinary_) {
-    if (recording_->update()) return;
+    if (conditions_->changed_inside({}) == nullptr && recording_->update()) return;
     clip();
   }
   run();

@@ -7,6 +7,7 @@
 
 namespace levin {
 
+class StepConditions;
 class StepRecording;
 
 /// The parts of a step that is taken while it is recorded, or compared with its recording.
@@ -22,7 +23,8 @@ class WatchedStep final : public StepRunner {
   const Batch& batch(const Batch& /*given*/) override { return *batch_; }
   StepOutput step(c10::function_ref<StepOutput()> run) override;
   StepOutput manual_step(c10::function_ref<StepOutput()> run, AtCut at_cut) override;
-  void step_end(Run run) override;
+  at::Tensor kept(const at::Tensor& loss) override;
+  void step_end(StepOutput& output, Run run) override;
   void before_backward(const at::Tensor& loss, Run hooks) override;
   at::Tensor divide(const at::Tensor& tensor, double divisor, const at::Tensor& stored) override;
   void backward(Run run) override;
@@ -38,21 +40,22 @@ class WatchedStep final : public StepRunner {
   const Batch* batch_ = nullptr;
 };
 
-/// The parts of a step that is replayed. Hooks run between its parts; where one has cleared a
-/// gradient, the rest of the step is ordinary.
+/// The parts of a step that is replayed. Hooks run between its parts; where one has cleared a gradient, or changed what
+/// the update was recorded with, the rest of the step is ordinary.
 class ReplayedStep final : public StepRunner {
  public:
   explicit ReplayedStep(const std::vector<OptimizerHandle*>& optimizers) : optimizers_(optimizers) {}
 
   /// Called before each step.
-  void begin(StepRecording& recording) {
+  void begin(StepRecording& recording, const StepConditions& conditions) {
     recording_ = &recording;
+    conditions_ = &conditions;
     is_ordinary_ = false;
   }
   void be_ordinary() override { is_ordinary_ = true; }
   StepOutput step(c10::function_ref<StepOutput()> run) override;
   StepOutput manual_step(c10::function_ref<StepOutput()> run, AtCut at_cut) override;
-  void step_end(Run run) override;
+  void step_end(StepOutput& output, Run run) override;
   void zero_grad(Run run) override;
   void before_backward(const at::Tensor& loss, Run hooks) override;
   void backward(Run run) override;
@@ -64,6 +67,7 @@ class ReplayedStep final : public StepRunner {
  private:
   const std::vector<OptimizerHandle*>& optimizers_;
   StepRecording* recording_ = nullptr;
+  const StepConditions* conditions_ = nullptr;
   bool is_ordinary_ = false;  ///< from here on, or in hooks that run backward and take steps of their own
 };
 

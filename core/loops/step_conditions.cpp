@@ -52,7 +52,8 @@ StepConditions::Settings StepConditions::Settings::now() {
           .anomaly_mode = torch::autograd::AnomalyMode::is_enabled(),
           .autocast = at::autocast::is_autocast_enabled(at::kCPU),
           .threads = at::get_num_threads(),
-          .default_type = c10::get_default_dtype_as_scalartype()};
+          .default_type = c10::get_default_dtype_as_scalartype(),
+          .thread = std::this_thread::get_id()};
 }
 
 StepConditions::StepConditions(const Module& module, const std::vector<OptimizerHandle*>& optimizers)
@@ -170,41 +171,55 @@ bool StepConditions::were_written() const {
   });
 }
 
-bool StepConditions::Held::is(const at::Tensor& now) const {
+bool StepConditions::Held::is(const at::Tensor& now, bool flags) const {
   if (!now.is_same(tensor)) return false;
-  return !tensor.defined() || (tensor.const_data_ptr() == data && tensor.requires_grad() == requires_grad &&
+  return !tensor.defined() || (tensor.const_data_ptr() == data && (!flags || tensor.requires_grad() == requires_grad) &&
                                tensor.sizes() == sizes && tensor.strides() == strides && tensor.scalar_type() == type);
 }
 
 bool StepConditions::Held::has_its_hooks() const { return !tensor.defined() || gradient_hooks_of(tensor) == hooks; }
 
-const char* StepConditions::changed() const {
-  for (const Part& part : parts_) {
-    // What had none needs no list: nobody called them.
-    if (!part.children.empty() && part.children != part.module->children()) return "a submodule";
+bool StepConditions::same_tensors(bool flags) const {
+  return std::all_of(parts_.begin(), parts_.end(), [flags](const Part& part) {
     const auto& parameters = Registered::parameters_of(*part.module);
     if (!std::equal(part.parameters.begin(), part.parameters.end(), parameters.begin(), parameters.end(),
-                    [](const Held& before, const auto& now) { return before.is(now.value()); }))
-      return "parameters or buffers";
+                    [&](const Held& before, const auto& now) { return before.is(now.value(), flags); }))
+      return false;
+    // What had none needs no list: nobody called them.
+    if (part.buffers.empty()) return true;
+    const auto buffers = part.module->buffers(/*recurse=*/false);
+    return std::equal(part.buffers.begin(), part.buffers.end(), buffers.begin(), buffers.end(),
+                      [&](const Held& before, const at::Tensor& now) { return before.is(now, flags); });
+  });
+}
+
+bool StepConditions::same_optimizers() const {
+  return std::all_of(optimizers_.begin(), optimizers_.end(),
+                     [](const auto& one) { return one.first->is_unchanged(one.second); });
+}
+
+const char* StepConditions::changed_inside(const Looks& looks) const {
+  if (!same_tensors(looks.flags)) return "parameters or buffers";
+  return looks.optimizers && !same_optimizers() ? "the optimizer's parameters, state or options" : nullptr;
+}
+
+const char* StepConditions::changed() const {
+  if (!same_tensors(/*flags=*/true)) return "parameters or buffers";
+  for (const Part& part : parts_) {
+    if (!part.children.empty() && part.children != part.module->children()) return "a submodule";
     if (!std::all_of(part.parameters.begin(), part.parameters.end(),
                      [](const Held& held) { return held.has_its_hooks(); }))
       return "a hook of a parameter";
-    if (!part.buffers.empty()) {
-      const auto buffers = part.module->buffers(/*recurse=*/false);
-      if (!std::equal(part.buffers.begin(), part.buffers.end(), buffers.begin(), buffers.end(),
-                      [](const Held& before, const at::Tensor& now) { return before.is(now); }))
-        return "parameters or buffers";
-    }
     if (part.module->is_training() != part.training) return "the training mode of a part";
   }
-  for (const auto& [optimizer, snapshot] : optimizers_)
-    if (!optimizer->is_unchanged(snapshot)) return "the optimizer's parameters, state or options";
+  if (!same_optimizers()) return "the optimizer's parameters, state or options";
   for (const AttachedUnit& attached : units_)
     if (attached.unit->hooks() != attached.hooks || attached.unit->runner() != attached.runner)
       return "a hook of a unit";
   for (const Number& number : numbers_)
     if (number.now() != number.value) return "a number in the options of a module";
-  if (!(Settings::now() == settings_)) return "a setting of LibTorch (threads, deterministic, anomaly, default type)";
+  if (!(Settings::now() == settings_))
+    return "a setting of LibTorch (threads, deterministic, anomaly, default type), or the thread that takes the steps,";
   return nullptr;
 }
 

@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -30,6 +31,13 @@ class StepConditions {
 
   /// Returns what has changed since; nullptr when nothing has.
   const char* changed() const;
+  /// Of this, what a step that has begun needs to go on: the memory of parameters and buffers, and, where asked for,
+  /// `requires_grad` and what the optimizers step with.
+  struct Looks {
+    bool flags = true;
+    bool optimizers = true;
+  };
+  const char* changed_inside(const Looks& looks) const;
 
   /// Takes note of how often parameters and buffers have been written to: at the end of a step.
   void note_writes();
@@ -45,7 +53,7 @@ class StepConditions {
     at::ScalarType type;
     bool requires_grad;
     size_t hooks;
-    bool is(const at::Tensor& now) const;
+    bool is(const at::Tensor& now, bool flags) const;
     bool has_its_hooks() const;
   };
   /// One module of the tree, with what it registered.
@@ -64,6 +72,7 @@ class StepConditions {
     bool autocast;
     int threads;
     at::ScalarType default_type;
+    std::thread::id thread;  ///< whose random generator operators use
     static Settings now();
     bool operator==(const Settings&) const = default;
   };
@@ -81,6 +90,8 @@ class StepConditions {
   };
 
   void note_options(const torch::nn::Module& module);
+  bool same_tensors(bool flags) const;
+  bool same_optimizers() const;
 
   std::vector<Part> parts_;
   std::vector<AttachedUnit> units_;

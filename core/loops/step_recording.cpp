@@ -1,6 +1,7 @@
 #include <levin/core/loops/step_recording.h>
 
 #include <levin/core/accelerators/operator_trace.h>
+#include <levin/core/base/detached_alias.h>
 #include <levin/core/base/error.h>
 #include <levin/core/base/recording.h>
 #include <levin/core/interfaces/module.h>
@@ -16,6 +17,7 @@
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <utility>
@@ -219,7 +221,9 @@ void StepRecording::watch(RecordedPart part, const std::function<void()>& body) 
   if (part == Part::kUpdate)
     dynamic_cast<optim::FusedOptimizer&>(context_.optimizers.front()->optimizer()).write_learning_rates();
   watch_part(body);
-  if (part == Part::kBackward) note_gradients();
+  if (part != Part::kBackward) return;
+  watcher_->note_kept();
+  note_gradients();
 }
 
 bool StepRecording::has_sparse_gradient() const {
@@ -273,6 +277,30 @@ void StepRecording::watch_part(const std::function<void()>& body) {
     }
     end_logs();
   });
+}
+
+void StepRecording::end_logs() {
+  watched_results_.logs.push_back(context_.metrics.stop_observing());
+  for (const auto& logged : watched_results_.logs.back()) watcher_->leave_out(logged.value);
+}
+
+at::Tensor StepRecording::own(const at::Tensor& tensor) {
+  if (finished_ || !tensor.defined() || !tensor.has_storage()) return tensor;
+  at::Tensor own = detached_alias(tensor);
+  watcher_->leave_out(own);
+  return own;
+}
+
+void StepRecording::take_over(StepOutput& output) {
+  if (finished_) return;
+  const at::Tensor loss = output.loss();
+  output.loss() = own(loss);
+  if (loss.defined() && loss.grad_fn() != nullptr)
+    torch::autograd::impl::set_gradient_edge(output.loss(), torch::autograd::impl::gradient_edge(loss));
+  else if (loss.defined())
+    output.loss().set_requires_grad(loss.requires_grad());
+  if (output.weight().tensor().defined()) output.weight() = own(output.weight().tensor());
+  for (auto& [name, tensor] : output.outputs().items()) tensor = own(tensor);
 }
 
 bool StepRecording::copy_gradients(const std::vector<Gradient>& gradients) {
@@ -332,7 +360,7 @@ std::vector<at::Tensor> StepRecording::collect(Results& results, const StepOutpu
   return all;
 }
 
-size_t StepRecording::note_gradient(Results& results, const at::Tensor& parameter) {
+size_t StepRecording::note_gradient(Results& results, const at::Tensor& parameter) const {
   const at::Tensor& gradient = parameter.grad();
   // Its memory is held here, so that no other gradient can have come by it.
   const auto known = std::find_if(results.gradients.begin(), results.gradients.end(), [&](const Gradient& one) {
@@ -341,8 +369,10 @@ size_t StepRecording::note_gradient(Results& results, const at::Tensor& paramete
            one.tensor.storage_offset() == gradient.storage_offset();
   });
   const auto number = static_cast<size_t>(known - results.gradients.begin());
-  if (known == results.gradients.end())
+  if (known == results.gradients.end()) {
     results.gradients.push_back({.parameter = parameter, .tensor = gradient.detach()});
+    watcher_->leave_out(results.gradients.back().tensor);
+  }
   return number;
 }
 
@@ -365,10 +395,16 @@ std::string StepRecording::give_back_inputs() {
       what =
           fmt::format("training_step gives '{}' of the batch another shape; hint: make a tensor of that shape", name);
     }
-    if (!input.requires_grad()) continue;
-    given.requires_grad_();
+    if (input.const_data_ptr() != given.const_data_ptr()) {
+      given.unsafeGetTensorImpl()->set_storage_keep_dtype(input.storage());
+      given.unsafeGetTensorImpl()->set_storage_offset(input.storage_offset());
+      what = fmt::format("training_step gives '{}' of the batch other memory; hint: make another tensor", name);
+    }
+    if (!input.requires_grad() && !input.grad().defined()) continue;
+    given.set_requires_grad(input.requires_grad());
     given.mutable_grad() = input.grad();
-    what = fmt::format("training_step makes '{}' of the batch require a gradient", name);
+    what = input.requires_grad() ? fmt::format("training_step makes '{}' of the batch require a gradient", name)
+                                 : fmt::format("training_step gives '{}' of the batch a gradient", name);
   }
   return what;
 }
@@ -388,6 +424,8 @@ std::string StepRecording::end_watching(const StepOutput& output, const StepScal
   if (failure_.empty()) failure_ = of_batch;
   if (failure_.empty()) failure_ = what_is_missing(output);
   batch_ = Batch();
+  for (const at::Tensor& tensor : {scaling.grad_scale, scaling.found_inf}) watcher_->leave_out(tensor);
+  if (failure_.empty()) end_parts();
   if (!failure_.empty()) {
     watcher_->abandon_step();
     inputs_ = Batch();
@@ -396,8 +434,13 @@ std::string StepRecording::end_watching(const StepOutput& output, const StepScal
     return failure_;
   }
   const std::vector<at::Tensor> results = collect(watched_results_, output, scaling);
+  const bool is_viewed_otherwise =
+      std::any_of(watched_results_.tensors.begin(), watched_results_.tensors.end(), [&](const Output& output) {
+        return output.input && output.tensor.scalar_type() != inputs_.items()[*output.input].second.scalar_type();
+      });
   inputs_ = Batch();
   std::string what = watcher_->end_step(results);
+  if (is_viewed_otherwise) what = "an output shows a tensor of the batch as numbers of another type; hint: clone it";
   if (what.empty() && gradients_differ_) what = "the gradient of a parameter differs from an ordinary step";
   added_to_.clear();
   if (finished_) watcher_->read({});

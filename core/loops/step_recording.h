@@ -54,6 +54,11 @@ class StepRecording {
   /// Begins to watch an ordinary step. Returns the batch for it.
   const Batch& begin_watching(const Batch& batch);
   virtual void watch(RecordedPart part, const std::function<void()>& body);
+  /// Returns a tensor of the step for the trainer to keep, with the same memory: who holds those that training_step
+  /// made is known then.
+  at::Tensor own(const at::Tensor& tensor);
+  /// Gives the step's output such tensors; the loss keeps its graph.
+  void take_over(StepOutput& output);
   /// Ends the step. Returns why steps cannot be replayed, or what was different; empty for nothing.
   std::string end_watching(const StepOutput& output, const StepScaling& scaling);
   /// Whether what end_watching returned is of that step alone: it was neither recorded nor compared, and others may be.
@@ -123,19 +128,21 @@ class StepRecording {
 
   /// Forgets what the former watched step left.
   virtual void begin_results() { watched_results_ = Results(); }
+  /// Called after the last part of a step that can be recorded or compared, before results are collected.
+  virtual void end_parts() {}
   /// Returns what the step that was watched lacks to be replayed; empty for nothing.
   virtual std::string what_is_missing(const StepOutput& output) const;
   /// Watches a part, and takes its logs.
   void watch_part(const std::function<void()>& body);
   /// Ends the logs of the part under way.
-  void end_logs() { watched_results_.logs.push_back(context_.metrics.stop_observing()); }
+  void end_logs();
   /// Replays a part, and logs what it logged.
   void replay_part(size_t part);
   StepOutput output() const;
   at::Tensor handed_out(const Output& output) const;
   void take_results();
   /// Adds the gradient of a parameter to the results, where it is none of them. Returns its number there.
-  static size_t note_gradient(Results& results, const at::Tensor& parameter);
+  size_t note_gradient(Results& results, const at::Tensor& parameter) const;
   /// Gives a gradient other memory where others than this object, the recorder and `known` hold it. Returns whether.
   bool renew_if_held(const Gradient& gradient, size_t known);
   /// Copies gradients that are others than those the step works on into these. Returns false, having done nothing,

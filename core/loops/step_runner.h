@@ -31,7 +31,10 @@ class StepRunner {
   virtual StepOutput step(c10::function_ref<StepOutput()> run) { return run(); }
   /// The same where the module optimizes manually. `at_cut`: for a step whose own code does not run.
   virtual StepOutput manual_step(c10::function_ref<StepOutput()> run, AtCut /*at_cut*/) { return run(); }
-  virtual void step_end(Run run) { run(); }
+  /// Returns a loss of manual optimization to be kept until the next step.
+  virtual at::Tensor kept(const at::Tensor& loss) { return loss; }
+  /// `run` makes the output.
+  virtual void step_end(StepOutput& /*output*/, Run run) { run(); }
   virtual void zero_grad(Run run) { run(); }
   /// `hooks`: on_before_backward with this loss.
   virtual void before_backward(const at::Tensor& /*loss*/, Run hooks) { hooks(); }

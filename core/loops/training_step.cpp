@@ -275,7 +275,7 @@ StepOutput TrainingStep::step(Module& module, const Batch& batch) {
 }
 
 StepOutput TrainingStep::step_end(StepOutput output) {
-  runner_->step_end([&] {
+  runner_->step_end(output, [&] {
     const ForwardScope scope(precision_);
     output = call_user(state_, "training_step_end", *state_.module,
                        [&] { return state_.module->training_step_end(std::move(output)); });
@@ -526,7 +526,7 @@ void TrainingStep::manual_backward(const at::Tensor& loss, const BackwardOptions
     throw Error("module",
                 "the loss given to manual_backward() does not depend on any parameter that requires a gradient; hint: "
                 "it may have been detached, or come from parameters of another optimizer than the one toggled");
-  manual_loss_ = loss;
+  manual_loss_ = runner_->kept(loss);
   at::Tensor start = loss;
   runner_->interrupt({.kind = ManualCut::Kind::kBeforeBackward}, start, [&] {
     runner_->before_backward(start, [&] {

@@ -169,7 +169,8 @@ void Collector::log(std::string_view name, const at::Tensor& value, const LogOpt
     refuse_while_recording(fmt::format("the log of '{}', a value of the {},", name, value.device().str()),
                            "log values of the device, or log it in on_train_batch_end");
   if (value.device().is_cpu() && !slot.device.defined() && !recordable_) {
-    if (recording_) recorded_.back().value = value.detach();
+    // The step may go on to change it in place.
+    if (recording_) recorded_.back().value = value.detach().clone();
     slot.add_host(read_host_scalar(value), weight_of(options));
   } else {
     on_device_ = on_device_ || !value.device().is_cpu();

@@ -183,6 +183,9 @@ void Metric::append_rows(size_t index, const at::Tensor& rows) {
   at::Tensor& value = states_[index].value;
   at::Tensor& buffer = row_buffers_[index];
   LEVIN_CHECK(rows.dim() == value.dim() && rows.sizes().slice(1) == value.sizes().slice(1), "rows of another shape");
+  refuse_while_recording(
+      "a metric that keeps rows of all updates, as " + levin::detail::demangled(typeid(*this).name()) + " does,",
+      "update it in on_train_batch_end, or give it thresholds where it takes some");
   const int64_t old_rows = value.size(0);
   const int64_t new_rows = old_rows + rows.size(0);
   const bool has_floats = value.is_floating_point() && rows.is_floating_point();

@@ -1,7 +1,9 @@
 #include <levin/callbacks/lambda_callback.h>
 #include <levin/core/base/error.h>
 #include <levin/core/base/seed.h>
+#include <levin/core/metrics/stacked_values.h>
 #include <levin/core/optim/adam.h>
+#include <levin/core/optim/group_options.h>
 
 #include <gmock/gmock.h>
 #include <tests/support/fit_outcome.h>
@@ -941,12 +943,12 @@ TEST(RecordedStepVariants, BatchesThatAreMoreThanMemory) {
        .change = [](VariantNet&, const at::Tensor& loss, const Batch& batch,
                     int64_t) { return doubled_where(batch["again"].is_same(batch["x"]), loss); },
        .transfer = with("again", [](VariantNet&, const Batch& batch) { return batch["x"]; }),
-       .says = "'x' and 'again' of the batch are the same memory"},
+       .says = "'x' and 'again' of the batch share memory"},
       {.name = "two views of one memory",
        .change = [](VariantNet&, const at::Tensor& loss, const Batch& batch,
                     int64_t) { return doubled_where(batch["again"].is_alias_of(batch["x"]), loss); },
        .transfer = with("again", [](VariantNet&, const Batch& batch) { return batch["x"].t(); }),
-       .says = "'x' and 'again' of the batch are the same memory"},
+       .says = "'x' and 'again' of the batch share memory"},
       {.name = "a gradient that the step asks for",
        .change =
            [](VariantNet& net, const at::Tensor& loss, const Batch& batch, int64_t) {
@@ -963,6 +965,38 @@ TEST(RecordedStepVariants, BatchesThatAreMoreThanMemory) {
                  }}));
            },
        .says = "training_step makes 'x' of the batch require a gradient"},
+      {.name = "two parts of one memory that the step writes",
+       .change =
+           [](VariantNet&, const at::Tensor& loss, const Batch& batch, int64_t) {
+             at::Tensor front = batch["front"];
+             at::Tensor middle = batch["middle"];
+             middle.mul_(1.5);
+             front.add_(0.1);
+             return loss * front.mean();
+           },
+       .transfer =
+           [](VariantNet&, Batch batch) {
+             const at::Tensor both = batch["x"].square();
+             batch.set("front", both.slice(1, 0, 8));
+             batch.set("middle", both.slice(1, 4, 12));
+             return batch;
+           },
+       .says = "'front' and 'middle' of the batch share memory"},
+      {.name = "memory that the step gives",
+       .change =
+           [](VariantNet&, const at::Tensor& loss, const Batch& batch, int64_t) {
+             at::Tensor x = batch["x"];
+             x.set_data(x * 2);
+             return loss + x.mean();
+           },
+       .options =
+           [](TrainerOptions& options) {
+             options.callbacks.push_back(make<LambdaCallback>(LambdaCallbackOptions{
+                 .on_train_batch_end = [](Trainer&, Module& module, const StepOutput&, const Batch& batch, int64_t) {
+                   dynamic_cast<VariantNet&>(module).table.add_(batch["x"].mean());
+                 }}));
+           },
+       .says = "training_step gives 'x' of the batch other memory"},
       {.name = "a shape that the step gives",
        .change =
            [](VariantNet&, const at::Tensor& loss, const Batch& batch, int64_t) {
@@ -984,6 +1018,160 @@ TEST(RecordedStepVariants, BatchesThatAreMoreThanMemory) {
        .transfer = with("z", [](VariantNet&, const Batch& batch) { return batch["x"].relu().to_sparse(); }),
        .says = "'z' of the batch is sparse"},
   });
+}
+
+/// Adds what was kept to the table, where there is something, and lets go of it.
+void use_kept(VariantNet& net, Trainer&) {
+  if (net.result.defined()) net.table.add_(net.result.detach().mean().to(at::kFloat), 0.1);
+  net.result = at::Tensor();
+}
+
+TEST(RecordedStepVariants, ResultsThatAreKeptAndLetGoOf) {
+  const auto keeps_loss = [](VariantNet& net, const at::Tensor& loss, const Batch&, int64_t) {
+    net.result = loss.detach();
+    return loss;
+  };
+  const auto keeps_same_loss = [](VariantNet& net, const at::Tensor& loss, const Batch&, int64_t) {
+    return net.result = loss * 1;
+  };
+  const auto keeps_logged = [](VariantNet& net, const at::Tensor& loss, const Batch&, int64_t) {
+    net.result = net.hidden.mean().detach();
+    net.log("mean", net.result);
+    return loss;
+  };
+  const auto keeps_hidden = [](VariantNet& net, const at::Tensor& loss, const Batch&, int64_t) {
+    net.result = net.hidden.detach();
+    return loss;
+  };
+  const auto accumulates = [](TrainerOptions& options) { options.accumulate_grad_batches = 4; };
+  // A callback's own reference, which comes as the module's goes.
+  const auto kept_loss = std::make_shared<at::Tensor>();
+  const auto takes_loss = [kept_loss](TrainerOptions& options) {
+    options.callbacks.push_back(make<LambdaCallback>(LambdaCallbackOptions{
+        .on_before_backward = [kept_loss](Trainer&, Module&, const at::Tensor& loss) { *kept_loss = loss.detach(); }}));
+  };
+  expect_the_same_bits({
+      {.name = "the loss", .change = keeps_loss, .after_batch = use_kept, .says = "something keeps what"},
+      {.name = "the loss itself", .change = keeps_same_loss, .after_batch = use_kept, .says = "something keeps what"},
+      {.name = "the loss, for the next batch",
+       .change = keeps_loss,
+       .before_batch = use_kept,
+       .says = "something keeps what"},
+      {.name = "a logged value", .change = keeps_logged, .after_batch = use_kept, .says = "something keeps what"},
+      {.name = "in a window",
+       .change = keeps_hidden,
+       .after_backward = use_kept,
+       .options = accumulates,
+       .says = "something keeps what"},
+      {.name = "while a callback takes the loss",
+       .change = keeps_loss,
+       .after_backward = use_kept,
+       .options = takes_loss,
+       .says = "something keeps what"},
+  });
+}
+
+TEST(RecordedStepVariants, ABufferInTheBatchThatTheStepWritesTwice) {
+  const Variant twice{.name = "twice",
+                      .change =
+                          [](VariantNet& net, const at::Tensor& loss, const Batch& batch, int64_t) {
+                            at::Tensor table = batch["table"];
+                            table.mul_(0.9);
+                            net.table.add_(0.1);
+                            return loss * (1 + net.table.mean());
+                          },
+                      .transfer =
+                          [](VariantNet& net, Batch batch) {
+                            batch.set("table", net.table);
+                            return batch;
+                          }};
+  FitOutcome recorded = fit_variant(twice, true);
+  const FitOutcome ordinary = fit_variant(twice, false);
+  recorded.versions = ordinary.versions;  // the batch's tensor counts its changes by itself
+  testing::expect_same_outcome(ordinary, recorded);
+  EXPECT_THAT(recorded.log, HasSubstr("the step writes memory that two tensors share"));
+}
+
+TEST(RecordedStepVariants, ALoggedValueThatIsChangedInPlaceLater) {
+  expect_the_same_bits({{.name = "a penalty",
+                         .change =
+                             [](VariantNet& net, at::Tensor loss, const Batch&, int64_t) {
+                               loss = loss * 1;
+                               net.log("cross_entropy", loss);
+                               loss += net.hidden.mean();
+                               return loss;
+                             },
+                         .is_replayed = true},
+                        {.name = "a buffer",
+                         .change =
+                             [](VariantNet& net, const at::Tensor& loss, const Batch&, int64_t) {
+                               const at::Tensor first = net.table.select(0, 0);
+                               net.log("first", first);
+                               net.table.mul_(0.9).add_(loss.detach());
+                               return loss;
+                             },
+                         .is_replayed = true}});
+}
+
+TEST(RecordedStepVariants, WhatCallbacksKeepIsTheirs) {
+  const auto losses = std::make_shared<std::vector<at::Tensor>>();
+  expect_the_same_bits(
+      {{.name = "losses and outputs",
+        .options =
+            [losses](TrainerOptions& options) {
+              losses->clear();
+              options.callbacks.push_back(make<LambdaCallback>(LambdaCallbackOptions{
+                  .on_train_batch_end =
+                      [losses](Trainer&, Module& module, const StepOutput& output, const Batch&, int64_t) {
+                        if (losses->size() == 4) losses->clear();
+                        for (const at::Tensor& loss : *losses)
+                          dynamic_cast<VariantNet&>(module).table.add_(loss.detach(), 0.01);
+                      },
+                  .on_before_backward = [losses](Trainer&, Module&,
+                                                 const at::Tensor& loss) { losses->push_back(loss.detach()); }}));
+            },
+        .is_replayed = true}});
+}
+
+TEST(RecordedStepVariants, MetricsThatKeepRows) {
+  const auto values = std::make_shared<metrics::StackedValues>(
+      metrics::StackedValuesOptions{.reduce = [](const at::Tensor& all) { return all.sum(); }});
+  expect_the_same_bits({{.name = "computed and reset after each batch",
+                         .change =
+                             [values](VariantNet& net, const at::Tensor& loss, const Batch&, int64_t) {
+                               values->update(net.hidden);
+                               return loss;
+                             },
+                         .after_batch =
+                             [values](VariantNet& net, Trainer&) {
+                               net.table.add_(values->compute().to(at::kFloat), 0.01);
+                               values->reset();
+                             },
+                         .says = "a metric that keeps rows of all updates"}});
+}
+
+TEST(RecordedStepVariants, WhatHooksChangeBetweenThePartsOfAStep) {
+  const auto in_batch = [](int64_t batch, const AtStep& change) {
+    return [=](VariantNet& net, Trainer& trainer) {
+      if (trainer.global_step() == batch) change(net, trainer);
+    };
+  };
+  const AtStep decays = [](VariantNet&, Trainer& trainer) {
+    auto& options = trainer.optimizers().front()->optimizer().param_groups().front().options();
+    dynamic_cast<optim::GroupOptions<optim::AdamWOptions>&>(options).values.weight_decay = 0.5;
+  };
+  const AtStep moves = [](VariantNet& net, Trainer&) {
+    net.second->weight.set_data(net.second->weight.detach().clone() * 0.5);
+  };
+  for (const int64_t batch : {15, 17})  // one that is compared, and one that is replayed
+    expect_the_same_bits({
+        {.name = "an option before the step", .before_step = in_batch(batch, decays), .is_replayed = true},
+        {.name = "an option after backward", .after_backward = in_batch(batch, decays), .is_replayed = true},
+        {.name = "a weight's memory", .after_backward = in_batch(batch, moves), .is_replayed = true},
+    });
+  const Variant late{.name = "a weight before backward", .before_backward = in_batch(17, moves)};
+  EXPECT_THAT([&] { fit_variant(late, true); },
+              ThrowsMessage<Error>(HasSubstr("changed in a hook inside of a replayed step")));
 }
 
 TEST(RecordedStepVariants, LossesThatHooksUse) {
