@@ -240,6 +240,23 @@ TEST(JsonLines, EveryMistakeIsOneMessage) {
               HasSubstr(path + ":2: the column 'a' has the kind integer; got 1.5"));
   EXPECT_THAT(error("{\"a\": 18446744073709551615}\n", {.columns = {{"a", JsonColumn::kInteger}}}),
               HasSubstr("the column 'a' has the kind integer; got 18446744073709551615"));
+  // Identifiers that float32 would round, and numbers that it does not hold.
+  for (const char* large : {"9223372036854775808", "123456789012345678901234567890", "[18446744073709551615]"}) {
+    const std::string one = large[0] == '[' ? "[16777217]" : "16777217";
+    const auto rows = [](const std::string& a, const std::string& b) {
+      return "{\"id\": " + a + "}\n{\"id\": " + b + "}\n";
+    };
+    EXPECT_THAT(error(rows(one, large)), HasSubstr("the column 'id' has whole numbers that int64 does not hold"));
+    EXPECT_THAT(error(rows(large, one)), HasSubstr("the column 'id' has whole numbers that int64 does not hold"));
+  }
+  EXPECT_EQ(error("{\"a\": 0.5}\n{\"a\": 1e30}\n"), "");
+  EXPECT_THAT(error("{\"a\": 0.5}\n{\"a\": 1e39}\n"),
+              HasSubstr(path + ":2: the column 'a' has a number that float32 does not hold; got 1e+39"));
+  EXPECT_THAT(error("{\"a\": [1, -1e39]}\n"), HasSubstr("has a number that float32 does not hold; got -1e+39"));
+  EXPECT_THAT(message_of([&] {
+                loader_of({.files = {path, folder.path("*.jsonl")}});
+              }),
+              HasSubstr("the file '" + path + "' is named twice"));
   EXPECT_THAT(error("{}\n"), HasSubstr(path + ":1: the first rows have no columns"));
   EXPECT_THAT(error("\n \n"), HasSubstr(path + " has no rows"));
   EXPECT_THAT(message_of([&] { loader_of({.files = {folder.path("none-*.jsonl")}}); }),

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <optional>
 #include <string_view>
@@ -90,19 +91,60 @@ std::optional<JsonColumn> common_kind(JsonColumn a, JsonColumn b) {
   return std::nullopt;
 }
 
-template <class Number>
-at::Tensor list_of(const nlohmann::json& value, at::ScalarType type) {
-  return at::tensor(value.get<std::vector<Number>>(), type);
+/// Whether a column has whole numbers, of which some are too large for int64: as a rule identifiers or hashes. (The
+/// largest ones are read as real numbers.)
+class WholeNumbers {
+ public:
+  void note(const nlohmann::json& value) {
+    if (value.is_array())
+      for (const nlohmann::json& item : value) note(item);
+    if (!value.is_number()) return;
+    if (is_integer(value)) {
+      has_some_ = true;
+    } else if (std::abs(value.get<double>()) >= kLimit && std::nearbyint(value.get<double>()) == value.get<double>()) {
+      has_some_ = has_some_ || value.is_number_integer();
+      has_large_ = true;
+    }
+  }
+  bool are_too_large() const { return has_some_ && has_large_; }
+
+ private:
+  static constexpr double kLimit = 9223372036854775808.0;
+  bool has_some_ = false;
+  bool has_large_ = false;
+};
+
+/// Returns numbers as float. Throws levin::Error for what is finite in the file alone.
+std::vector<float> floats(const std::vector<double>& numbers, const std::string& place, const std::string& column) {
+  std::vector<float> result;
+  for (const double number : numbers) {
+    result.push_back(static_cast<float>(number));
+    if (!std::isfinite(result.back()))
+      throw Error("data",
+                  fmt::format("{}: the column '{}' has a number that float32 does not hold; got {:g}; valid: up "
+                              "to 3.4e38",
+                              place, column, number));
+  }
+  return result;
 }
 
 }  // namespace
 
 std::map<std::string, JsonColumn> find_columns(const JsonRows& rows) {
   std::map<std::string, JsonColumn> columns;
+  std::map<std::string, WholeNumbers> whole;
   for (int64_t row = 0; row < std::min(rows.size(), kSampledRows); ++row) {
     const nlohmann::json object = rows.row(row);
     for (const auto& [name, value] : object.items()) {
       if (value.is_null() || (value.is_array() && value.empty() && columns.contains(name))) continue;
+      WholeNumbers& of_column = whole[name];
+      of_column.note(value);
+      if (of_column.are_too_large())
+        throw Error("data",
+                    fmt::format("{}: the column '{}' has whole numbers that int64 does not hold, and that float32 "
+                                "would round; got {}; hint: columns: {{{}: number}} takes them so, text as they "
+                                "are written",
+                                rows.place(row), name, shown_text(value.dump(), kShownBytes), name));
       const JsonColumn kind = kind_of(value);
       const auto [known, is_new] = columns.emplace(name, kind);
       if (is_new) continue;
@@ -146,16 +188,17 @@ Batch JsonExamples::get(int64_t index, Generator& /*generator*/) const {
         example.set(name, at::scalar_tensor(found->get<int64_t>(), at::kLong));
         break;
       case JsonColumn::kNumber:
-        example.set(name, at::scalar_tensor(found->get<double>(), at::kFloat));
+        example.set(name,
+                    at::scalar_tensor(floats({found->get<double>()}, rows_->place(row), name).front(), at::kFloat));
         break;
       case JsonColumn::kBoolean:
         example.set(name, at::scalar_tensor(found->get<bool>(), at::kBool));
         break;
       case JsonColumn::kIntegers:
-        example.set(name, list_of<int64_t>(*found, at::kLong));
+        example.set(name, at::tensor(found->get<std::vector<int64_t>>(), at::kLong));
         break;
       case JsonColumn::kNumbers:
-        example.set(name, list_of<double>(*found, at::kFloat));
+        example.set(name, at::tensor(floats(found->get<std::vector<double>>(), rows_->place(row), name), at::kFloat));
         break;
     }
   }

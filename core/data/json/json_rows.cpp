@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 #include <utility>
 
 namespace levin::data {
@@ -22,6 +23,7 @@ constexpr size_t kMostOpenFiles = 32;
 
 std::vector<std::string> find_files(const std::vector<std::string>& patterns) {
   std::vector<std::string> found;
+  std::set<std::filesystem::path> seen;
   for (const std::string& pattern : patterns) {
     glob_t matches{};
     const int result = ::glob(pattern.c_str(), GLOB_BRACE, nullptr, &matches);
@@ -31,7 +33,12 @@ std::vector<std::string> find_files(const std::vector<std::string>& patterns) {
         files.emplace_back(matches.gl_pathv[i]);
     ::globfree(&matches);
     if (files.empty()) throw Error("data", fmt::format("no file matches '{}'", pattern));
-    found.insert(found.end(), files.begin(), files.end());
+    for (const std::string& file : files) {
+      if (!seen.insert(std::filesystem::canonical(file)).second)
+        throw Error("data", fmt::format("the file '{}' is named twice, which would take its rows twice; got {}", file,
+                                        join(patterns)));
+      found.push_back(file);
+    }
   }
   return found;
 }
