@@ -155,6 +155,8 @@ PickleValue* TorchFile::make_storage(const PickleValue& id) {
   const auto damaged = [&](const std::string& what) {
     return Error("weights", fmt::format("{} is damaged: {}", path_, what));
   };
+  // Of a module's class, before 1.6: ("module", class, file, source).
+  if (id.is(Kind::kTuple) && id.items.size() == 4 && id.items[0]->text == "module") return id.items[1];
   if (!id.is(Kind::kTuple) || id.items.size() < 5 || id.items[0]->text != "storage" || !id.items[2]->is(Kind::kText) ||
       !id.items[4]->is(Kind::kInt))
     throw damaged("a tensor does not say where its elements are");
