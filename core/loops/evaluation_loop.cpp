@@ -341,7 +341,6 @@ bool EvaluationLoop::run_in_scope(const Hooks& hooks, const DataLoaders& loaders
     // One between two epochs belongs to neither.
     if (state_.progress.phase == FitPhase::kValidation) state_.progress.phase = FitPhase::kAfterValidation;
     state_.progress.validated = true;
-    state_.progress.batches_since_validation = 0;
     state_.progress.seconds_since_validation = 0;
   }
   callbacks_.call_in_stages(

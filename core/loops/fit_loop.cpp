@@ -497,6 +497,9 @@ bool FitLoop::validate() {
   const bool is_between_epochs = progress_.phase == FitPhase::kEpochDone;
   if (!is_between_epochs) progress_.phase = FitPhase::kValidation;
   logger_.combine_step_metrics();  // who acts on metrics after the validation acts on these as well
+  // One that was not due, at a stop, leaves later ones where they are.
+  const auto interval = data_.validation_interval();
+  progress_.batches_since_validation = interval ? progress_.batches_since_validation % *interval : 0;
   if (!evaluation_.run(RunningStage::kValidate, data_.loaders().val, data_.validation_batches(),
                        progress_.validation)) {
     if (strategy_.world_size() > 1) progress_.phase = FitPhase::kBatches;  // it is due again
