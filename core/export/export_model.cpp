@@ -60,7 +60,8 @@ ExportReport export_model(torch::nn::Module& module, const ExportedFunction& fun
                           const std::string& path, const ExportOptions& options) {
   check_target(path);
   const ExportFormat format = format_of(path, options.format);
-  const ModelTrace trace = trace_model(module, function, example);
+  const ModelTrace trace =
+      trace_model(module, function, example, /*tries_training=*/format == ExportFormat::kTorchScript);
   ExportReport report{.files = {path}, .inputs = trace.inputs, .outputs = trace.outputs, .fixed = trace.fixed};
   if (!trace.fixed.empty())
     log::rank_zero_warning(
@@ -68,6 +69,11 @@ ExportReport export_model(torch::nn::Module& module, const ExportedFunction& fun
                     "from tensor.size(0) by multiplication follow the batch",
                     trace.size_names.size() == 1 ? counted(trace.example.size(), "row") : "the example's sizes",
                     join(trace.fixed, "; ")));
+  if (!trace.trains_otherwise.empty())
+    log::rank_zero_warning(
+        fmt::format("the exported model is for prediction alone: trained further it is not the module, {}; hint: parts "
+                    "without gradients, hooks, and functions with a backward of their own are no operators",
+                    trace.trains_otherwise));
   if (format == ExportFormat::kOnnx)
     report.files = write_onnx(trace, path, options.external_data_bytes);
   else

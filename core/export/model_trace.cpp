@@ -13,14 +13,18 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/jit/api/function_impl.h>
+#include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/frontend/tracer.h>
 #include <torch/csrc/jit/passes/dead_code_elimination.h>
+#include <torch/csrc/jit/runtime/graph_executor.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
 #include <cctype>
 #include <exception>
+#include <functional>
 #include <map>
 #include <optional>
 #include <utility>
@@ -34,7 +38,9 @@ namespace jit = torch::jit;
 // Small, since the model runs with each. Of a number that grows with the rows the two traces show how.
 constexpr int64_t kRows = 2;
 constexpr int64_t kOtherRows = 3;
-constexpr int64_t kRowsTried = 1;
+constexpr int64_t kFewRowsTried = 1;
+/// Above the bounds that code sets to numbers of rows, as a rule: min(rows, 4), rows / 4.
+constexpr int64_t kMoreRowsTried = 9;
 
 std::string first_line(const std::exception& error) {
   const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
@@ -68,6 +74,9 @@ class ModuleStateGuard {
       if (!devices_.empty()) move_to_device(module, at::kCPU);
     }
     for (const at::Tensor& buffer : module.buffers()) buffers_.emplace_back(buffer, buffer.clone());
+    for (const auto& parameter : module.named_parameters())
+      if (parameter.value().defined() && !parameter.value().is_inference())
+        parameters_.push_back({parameter.key(), parameter.value(), parameter.value()._version()});
   }
   ~ModuleStateGuard() {
     const at::NoGradGuard no_gradients;
@@ -83,6 +92,14 @@ class ModuleStateGuard {
   ModuleStateGuard(const ModuleStateGuard&) = delete;
   ModuleStateGuard& operator=(const ModuleStateGuard&) = delete;
 
+  /// Throws levin::Error where a run has written to a parameter.
+  void require_same_parameters() const {
+    for (const auto& [name, parameter, version] : parameters_)
+      if (parameter._version() != version)
+        throw Error("export", fmt::format("forward writes to the parameter '{}', also in evaluation: the export's runs "
+                                          "have done so too; hint: write to it in training_step or a hook",
+                                          name));
+  }
   /// Brings the buffers back to what they were.
   void restore_buffers() {
     const at::NoGradGuard no_gradients;
@@ -97,6 +114,12 @@ class ModuleStateGuard {
 
   std::vector<std::pair<torch::nn::Module*, bool>> modes_;
   std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;
+  struct Parameter {
+    std::string name;
+    at::Tensor tensor;
+    int64_t version;
+  };
+  std::vector<Parameter> parameters_;
   std::vector<std::pair<at::Tensor, at::Device>> devices_;  ///< of what was elsewhere than on the CPU
   RngStateGuard generators_;
 };
@@ -168,7 +191,9 @@ class RowCounts {
   // What the model is traced with, and tried with.
   std::vector<int64_t> first() const { return counts(kRows, 0); }
   std::vector<int64_t> second() const { return counts(kOtherRows, 1); }
-  std::vector<int64_t> tried() const { return counts(kRowsTried, 3); }
+  std::vector<std::vector<int64_t>> tried() const {
+    return {counts(kFewRowsTried, 3), counts(kMoreRowsTried, kMoreRowsTried), given_};
+  }
 
  private:
   /// As few as `one` where there is one number. Else as many as are given, since a tensor may have the indices of all
@@ -293,19 +318,27 @@ class ModelTracer {
         guard_(module, where),
         self_(tree_.of(module)) {}
 
-  ModelTrace run() {
+  ModelTrace run(bool tries_training) {
     const at::NoGradGuard no_gradients;
     ModeTraces traces = trace_freely();
-    if (traces.fixed.empty()) traces.fixed = differences_with_another_size(traces);
+    if (traces.fixed.empty()) traces.fixed = differences_with_other_sizes(traces);
     if (!traces.fixed.empty()) {
       auto fixed = std::move(traces.fixed);
       traces = trace_fixed();
       traces.fixed = std::move(fixed);
+      const auto wrong = differences_with(traces, rows_.given());
+      if (!wrong.empty())
+        throw Error("export", wrong.front() +
+                                  ", as with the example's: something that it computes is no operator; hint: "
+                                  "numbers of the host in a tensor belong in a buffer");
     }
     guard_.restore_buffers();
     ModelTrace trace = assemble(traces);
     add_forward(trace, *traces.training.graph);
+    if (tries_training) trace.trains_otherwise = difference_in_training(trace);
     trace.script.eval();
+    guard_.restore_buffers();
+    guard_.require_same_parameters();
     return trace;
   }
 
@@ -438,9 +471,16 @@ class ModelTracer {
     return sizes;
   }
 
-  /// Runs the evaluation graph with a number of rows that it has not seen; says where it is not the model.
-  std::vector<std::string> differences_with_another_size(const ModeTraces& traces) {
-    const Batch batch = with_rows(example_, rows_.tried());
+  /// Runs the evaluation graph with numbers of rows that it has not seen; says where it is not the model.
+  std::vector<std::string> differences_with_other_sizes(const ModeTraces& traces) {
+    std::vector<std::string> differences;
+    for (const std::vector<int64_t>& rows : rows_.tried())
+      if (differences.empty()) differences = differences_with(traces, rows);
+    return differences;
+  }
+
+  std::vector<std::string> differences_with(const ModeTraces& traces, const std::vector<int64_t>& rows) {
+    const Batch batch = with_rows(example_, rows);
     module_.eval();
     Batch expected;
     {
@@ -460,18 +500,104 @@ class ModelTracer {
       jit::GraphFunction("evaluation", graph, nullptr).run(stack);
       got = stack.at(0).toTupleRef().elements().vec();
     } catch (const std::exception& error) {
-      return {
-          fmt::format("with {} the traced operators do not run: {}", rows_in_words(rows_.tried()), last_line(error))};
+      return {fmt::format("with {} the traced operators do not run: {}", rows_in_words(rows), last_line(error))};
     }
     for (size_t i = 0; i < got.size(); ++i) {
       const at::Tensor& result = got[i].toTensor();
       const at::Tensor& wanted = expected.items().at(i).second;
       if (result.sizes() != wanted.sizes() ||
           !at::allclose(result.to(at::kDouble), wanted.to(at::kDouble), 1e-4, 1e-5, /*equal_nan=*/true))
-        return {fmt::format("with {} the traced operators give another '{}' than the model",
-                            rows_in_words(rows_.tried()), traces.evaluation.outputs[i])};
+        return {fmt::format("with {} the traced operators give another '{}' than the model", rows_in_words(rows),
+                            traces.evaluation.outputs[i])};
     }
     return {};
+  }
+
+  /// What training would see: the outputs' gradients, and buffers after two batches (what counts batches is the same
+  /// constant in each), of which the second one has other real numbers.
+  struct Trained {
+    std::vector<at::Tensor> gradients;
+    std::vector<at::Tensor> buffers;
+  };
+  Trained train(const Batch& example, const std::function<std::vector<at::Tensor>(const Batch&)>& forward) {
+    const at::AutoGradMode gradients_on(true);
+    guard_.restore_buffers();
+    const RngStateGuard generators;
+    Trained trained;
+    Batch other;
+    for (const auto& [name, tensor] : example.items())
+      other.set(name, tensor.is_floating_point() ? tensor * 0.5 : tensor);
+    for (const Batch* batch : std::initializer_list<const Batch*>{&example, &other}) {
+      at::Tensor sum;
+      for (const at::Tensor& output : forward(*batch))
+        if (output.requires_grad() && output.is_floating_point())
+          sum = sum.defined() ? sum + output.square().sum() : output.square().sum();
+      std::vector<at::Tensor> parameters;
+      for (const at::Tensor& parameter : module_.parameters())
+        if (parameter.defined() && parameter.requires_grad()) parameters.push_back(parameter);
+      if (sum.defined() && !parameters.empty())
+        trained.gradients =
+            torch::autograd::grad({sum}, parameters, {}, /*retain_graph=*/false, false, /*allow_unused=*/true);
+    }
+    for (const at::Tensor& buffer : module_.buffers())
+      trained.buffers.push_back(buffer.defined() ? buffer.clone() : buffer);
+    return trained;
+  }
+
+  std::string difference_in_training(ModelTrace& trace) {
+    const auto is_other = [](const at::Tensor& a, const at::Tensor& b) {
+      if (a.defined() != b.defined()) {
+        const at::Tensor& one = a.defined() ? a : b;
+        return one.is_sparse() || one.count_nonzero().item<int64_t>() > 0;
+      }
+      if (!a.defined() || !a.is_floating_point() || a.layout() != at::kStrided) return false;
+      const at::Tensor wanted = a.to(at::kDouble);
+      const double largest = wanted.numel() > 0 ? wanted.abs().nan_to_num().max().item<double>() : 0;
+      return !at::allclose(wanted, b.to(at::kDouble), 1e-3, 1e-5 + 1e-4 * largest, /*equal_nan=*/true);
+    };
+    // LibTorch's optimised graphs draw the masks of dropout in another way.
+    const jit::GraphOptimizerEnabledGuard as_written(false);
+    module_.train();
+    trace.script.train();
+    Trained own;
+    Trained of_script;
+    try {
+      own = train(trace.example, [&](const Batch& batch) {
+        const Batch result = function_(batch);
+        std::vector<at::Tensor> outputs;
+        for (const auto& [name, tensor] : result.items()) outputs.push_back(tensor);
+        return outputs;
+      });
+    } catch (const std::exception&) {
+      return "";  // nobody trains it
+    }
+    try {
+      of_script = train(trace.example, [&](const Batch& batch) {
+        std::vector<c10::IValue> inputs;
+        for (const auto& [name, tensor] : batch.items()) inputs.emplace_back(tensor);
+        const c10::IValue result = trace.script.forward(inputs);
+        std::vector<at::Tensor> outputs;
+        if (result.isTensor()) return std::vector<at::Tensor>{result.toTensor()};
+        for (const std::string& name : trace.outputs) outputs.push_back(result.toGenericDict().at(name).toTensor());
+        return outputs;
+      });
+    } catch (const std::exception& error) {
+      return fmt::format("in training mode it does not run: {}", last_line(error));
+    }
+    size_t next = 0;
+    for (const auto& parameter : module_.named_parameters()) {
+      if (!parameter.value().defined() || !parameter.value().requires_grad() || next >= own.gradients.size()) continue;
+      if (next >= of_script.gradients.size() || is_other(own.gradients[next], of_script.gradients[next]))
+        return fmt::format("the gradient of '{}' is another one", parameter.key());
+      ++next;
+    }
+    next = 0;
+    for (const auto& buffer : module_.named_buffers()) {
+      if (is_other(own.buffers[next], of_script.buffers[next]))
+        return fmt::format("the buffer '{}' is another one after two batches", buffer.key());
+      ++next;
+    }
+    return "";
   }
 
   ModelTrace assemble(ModeTraces& traces) const {
@@ -545,10 +671,11 @@ class ModelTracer {
 
 }  // namespace
 
-ModelTrace trace_model(torch::nn::Module& module, const ExportedFunction& function, const Batch& example) {
+ModelTrace trace_model(torch::nn::Module& module, const ExportedFunction& function, const Batch& example,
+                       bool tries_training) {
   check_example(example);
   check_module(module);
-  return ModelTracer(module, function, example, TraceOn::kCpu).run();
+  return ModelTracer(module, function, example, TraceOn::kCpu).run(tries_training);
 }
 
 EvaluationTrace trace_evaluation(torch::nn::Module& module, const ExportedFunction& function, const Batch& example) {

@@ -499,6 +499,12 @@ void squeeze(OnnxNode& node) {
     wanted.resize(sizes.size());
     std::iota(wanted.begin(), wanted.end(), 0);
   }
+  const auto is_free = [&](int64_t dimension) { return sizes[dimension] == -1; };
+  if (std::any_of(wanted.begin(), wanted.end(), is_free)) {
+    // One row would be squeezed away, which ONNX does for all sizes or for none.
+    if (!node.has("dim")) return node.give(node.make("Squeeze", {node.tensor("self")}));
+    node.fixed_size("self", *std::find_if(wanted.begin(), wanted.end(), is_free));
+  }
   Ints squeezed;
   for (const int64_t dimension : wanted)
     if (sizes[dimension] == 1) squeezed.push_back(dimension);

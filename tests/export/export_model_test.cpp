@@ -23,6 +23,7 @@ using ::testing::AllOf;
 using testing::ExportedModel;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 struct ExportProblems : ::testing::Test {
   std::string export_error(const Batch& example, const std::string& path, const ExportOptions& options = {}) {
@@ -103,6 +104,69 @@ TEST_F(ExportProblems, OperatorsThatDependOnTheBatchSizeAreSaid) {
   const ExportReport report = export_model(*net, function, example, folder + "/model.pt");
   ASSERT_FALSE(report.fixed.empty());
   EXPECT_THAT(report.fixed[0], HasSubstr("depends on the batch size"));
+}
+
+TEST_F(ExportProblems, BoundsThatCodeSetsToTheRowsAreSaid) {
+  using Function = at::Tensor (*)(const at::Tensor&);
+  for (const Function bounded :
+       std::initializer_list<Function>{[](const at::Tensor& x) { return x / std::max<int64_t>(x.size(0), 4); },
+                                       [](const at::Tensor& x) { return x + x.size(0) / 4; },
+                                       [](const at::Tensor& x) { return x * (x.size(0) % 4); },
+                                       [](const at::Tensor& x) { return x.size(0) > 4 ? x * 2 : x * 3; }}) {
+    net = levin::Sequential(torch::nn::Linear(4, 2), [bounded](const at::Tensor& x) { return bounded(x); });
+    const Batch eight{{"x", torch::rand({8, 4})}};
+    const ExportReport report = export_model(*net, function, eight, folder + "/model.pt");
+    ASSERT_FALSE(report.fixed.empty());
+    EXPECT_THAT(report.fixed[0], HasSubstr("the traced operators give another 'y' than the model"));
+    auto script = torch::jit::load(folder + "/model.pt");
+    net->eval();
+    EXPECT_TRUE(at::allclose(script.forward({eight["x"]}).toTensor(), net(eight["x"])));
+  }
+}
+
+TEST_F(ExportProblems, WhatIsNoOperatorIsAnError) {
+  net = levin::Sequential(torch::nn::Linear(4, 2), [](const at::Tensor& x) {
+    at::Tensor mask = at::empty_like(x);
+    for (int64_t i = 0; i < mask.numel(); ++i) mask.data_ptr<float>()[i] = static_cast<float>(i % 3);
+    return x * mask;
+  });
+  EXPECT_THAT(export_error(example, folder + "/model.pt"), HasSubstr("something that it computes is no operator"));
+  EXPECT_FALSE(std::filesystem::exists(folder + "/model.pt"));
+}
+
+TEST_F(ExportProblems, WhatTrainsOtherwiseIsSaid) {
+  const auto said = [&] {
+    testing::CapturedLog log;
+    export_model(*net, function, example, folder + "/model.pt");
+    return log.text();
+  };
+  EXPECT_THAT(said(), Not(HasSubstr("prediction alone")));
+  net = levin::Sequential(torch::nn::Linear(4, 2),
+                          torch::nn::BatchNorm1d(torch::nn::BatchNormOptions(2).momentum(std::nullopt)));
+  EXPECT_THAT(said(), HasSubstr("trained further it is not the module, the buffer '1.running_mean' is another one"));
+  torch::nn::Linear frozen(4, 2);
+  torch::nn::Linear head(2, 2);
+  net = levin::Sequential(frozen, head);
+  function = [frozen, head](const Batch& batch) mutable {
+    const auto features = [&] {
+      const at::NoGradGuard no_gradients;
+      return frozen(batch["x"]);
+    };
+    return Batch{{"y", head(features())}};
+  };
+  EXPECT_THAT(said(), HasSubstr("the gradient of '0.weight' is another one"));
+}
+
+TEST_F(ExportProblems, AForwardThatWritesToAParameterIsAnError) {
+  torch::nn::Embedding embedding(torch::nn::EmbeddingOptions(8, 4).max_norm(0.1));
+  net = levin::Sequential(embedding);
+  const Batch indices{{"x", torch::arange(6)}};
+  EXPECT_THAT(export_error(indices, folder + "/model.pt"), HasSubstr("forward writes to the parameter '0.weight'"));
+}
+
+TEST_F(ExportProblems, SizesThatOneRowWouldLoseAreRefusedInOnnx) {
+  net = levin::Sequential(torch::nn::Linear(4, 2), [](const at::Tensor& x) { return x.squeeze(0); });
+  EXPECT_THAT(export_error(example, folder + "/model.onnx"), HasSubstr("aten::squeeze"));
 }
 
 TEST_F(ExportProblems, AConstantThatIsNaNLeavesTheBatchSizeFree) {
