@@ -165,6 +165,7 @@
 #include <levin/core/nn/adapter_options.h>
 #include <levin/core/nn/adapters.h>
 #include <levin/core/nn/checkpoint.h>
+#include <levin/core/nn/cut_context.h>
 #include <levin/core/nn/cut_logits.h>
 #include <levin/core/nn/cut_sequence.h>
 #include <levin/core/nn/exported_program.h>

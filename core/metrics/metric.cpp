@@ -1,6 +1,7 @@
 #include <levin/core/metrics/metric.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/local_values.h>
 #include <levin/core/base/recording.h>
 #include <levin/core/metrics/update_watch.h>
 
@@ -63,9 +64,11 @@ Metric::UpdateScope::UpdateScope(Metric& metric)
       exceptions_(std::uncaught_exceptions()) {
   UpdateWatch::tell(metric);
   if (metric_ != nullptr) metric_->begin_update();
+  LocalValuesScope::enter();
 }
 
 Metric::UpdateScope::~UpdateScope() {
+  LocalValuesScope::leave();
   if (metric_ != nullptr) metric_->end_update(/*failed=*/std::uncaught_exceptions() > exceptions_);
 }
 

@@ -6,6 +6,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -50,6 +51,15 @@ at::Tensor with_behaviour_key(const at::Tensor& tensor, bool key) {
   const c10::DispatchKeySet keys = key ? tensor.key_set().add(kBehaviourKey) : tensor.key_set().remove(kBehaviourKey);
   at::Tensor alias = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(tensor.storage()), keys, tensor.dtype());
   alias.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  return alias;
+}
+
+at::Tensor alias_with_behaviour_key(const at::Tensor& tensor, bool key) {
+  at::Tensor alias = with_behaviour_key(tensor, key);
+  if (tensor.is_inference() || alias.is_inference()) return alias;
+  alias.unsafeGetTensorImpl()->set_version_counter(tensor.unsafeGetTensorImpl()->version_counter());
+  if (tensor.requires_grad())
+    torch::autograd::impl::set_gradient_edge(alias, torch::autograd::impl::gradient_edge(tensor));
   return alias;
 }
 

@@ -20,6 +20,8 @@ inline constexpr c10::DispatchKeySet kBelowBehaviours(c10::DispatchKeySet::FULL_
 bool has_behaviour_key(const at::Tensor& tensor);
 /// Makes a tensor with the memory, shape and keys of another one, with or without the key; it is no view of it.
 at::Tensor with_behaviour_key(const at::Tensor& tensor, bool key);
+/// The same tensor with or without the key, to autograd too: not a view of it, and not another node.
+at::Tensor alias_with_behaviour_key(const at::Tensor& tensor, bool key);
 
 /// Looks at the arguments of an operator that has no kernel at the key. Returns whether it has run it; throws where it
 /// must not run.

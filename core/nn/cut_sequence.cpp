@@ -7,7 +7,9 @@
 #include <levin/core/comm/collective.h>
 #include <levin/core/comm/dimension_cut.h>
 #include <levin/core/nn/behaviour_key.h>
+#include <levin/core/nn/cut_context.h>
 #include <levin/core/nn/forward_context.h>
+#include <levin/core/nn/operator_kinds.h>
 #include <levin/core/nn/saved_tensor_scope.h>
 
 #include <ATen/TensorOperators.h>
@@ -43,6 +45,12 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::Edge;
 using torch::autograd::variable_list;
+
+using detail::gives_shape_of_first;
+using detail::is_about_the_tensor;
+using detail::is_element_wise_operator;
+using detail::is_norm_of_features;
+using detail::is_one_of;
 
 using SequenceGroup = std::shared_ptr<Collective>;
 
@@ -238,25 +246,15 @@ class SequenceParts {
   size_t full_ LEVIN_GUARDED_BY(mutex_) = kFewest;
 };
 
-/// The same tensor with or without the key, to autograd too: not a view of it, and not another node.
-at::Tensor with_key(const at::Tensor& tensor, bool key) {
-  at::Tensor alias = detail::with_behaviour_key(tensor, key);
-  if (tensor.is_inference() || alias.is_inference()) return alias;
-  alias.unsafeGetTensorImpl()->set_version_counter(tensor.unsafeGetTensorImpl()->version_counter());
-  if (tensor.requires_grad())
-    torch::autograd::impl::set_gradient_edge(alias, torch::autograd::impl::gradient_edge(tensor));
-  return alias;
-}
-
 at::Tensor with_mark(const at::Tensor& part, const Share& share) {
-  at::Tensor marked = with_key(part, /*key=*/true);
+  at::Tensor marked = detail::alias_with_behaviour_key(part, /*key=*/true);
   SequenceParts::instance().set(marked, share);
   return marked;
 }
 
 /// Autograd saves tensors without the key, which backward then finds ordinary.
 at::Tensor without_mark(const at::Tensor& part) {
-  return part.is_leaf() && part.requires_grad() ? part : with_key(part, /*key=*/false);
+  return part.is_leaf() && part.requires_grad() ? part : detail::alias_with_behaviour_key(part, /*key=*/false);
 }
 
 // ---- Units
@@ -307,33 +305,6 @@ void find_again_in_recomputation() {
 
 // ---- Operators
 
-bool is_one_of(std::string_view name, std::initializer_list<std::string_view> names) {
-  return std::ranges::find(names, name) != names.end();
-}
-
-/// Treats each element by itself, of several tensors those at the same place.
-bool is_element_wise_operator(std::string_view name) {
-  return is_one_of(
-      name, {"add",         "sub",        "mul",         "div",         "rsub",        "pow",         "neg",
-             "abs",         "sign",       "exp",         "exp2",        "expm1",       "log",         "log2",
-             "log10",       "log1p",      "sqrt",        "rsqrt",       "square",      "reciprocal",  "sin",
-             "cos",         "tan",        "tanh",        "sigmoid",     "erf",         "erfc",        "relu",
-             "relu6",       "gelu",       "silu",        "mish",        "elu",         "celu",        "selu",
-             "leaky_relu",  "hardtanh",   "hardswish",   "hardsigmoid", "softplus",    "softshrink",  "hardshrink",
-             "threshold",   "clamp",      "clamp_min",   "clamp_max",   "clip",        "maximum",     "minimum",
-             "where",       "lerp",       "addcmul",     "addcdiv",     "floor",       "ceil",        "round",
-             "trunc",       "frac",       "remainder",   "fmod",        "atan2",       "isnan",       "isinf",
-             "isfinite",    "eq",         "ne",          "lt",          "le",          "gt",          "ge",
-             "logical_and", "logical_or", "logical_xor", "logical_not", "nan_to_num",  "masked_fill", "copy",
-             "fill",        "zero",       "log_sigmoid", "bitwise_not", "bitwise_and", "bitwise_or"});
-}
-
-/// Gives a copy, or another tensor of its shape, of the first argument.
-bool is_like_first(std::string_view name) {
-  return is_one_of(name, {"detach", "alias", "clone", "to", "_to_copy", "contiguous", "type_as", "zeros_like",
-                          "ones_like", "empty_like", "full_like"});
-}
-
 /// Works along `dim` of its first argument, or of a list.
 bool is_along_dimension(std::string_view name) {
   return is_one_of(name, {"mean",   "sum",   "var",    "std",       "amax",    "amin",
@@ -341,16 +312,6 @@ bool is_along_dimension(std::string_view name) {
                           "cumsum", "glu",   "chunk",  "split",     "unbind",  "split_with_sizes",
                           "select", "slice", "narrow", "unflatten", "squeeze", "linalg_vector_norm",
                           "cat",    "norm",  "argmax", "argmin",    "max",     "min"});
-}
-
-bool is_norm(std::string_view name) {
-  return is_one_of(name, {"layer_norm", "native_layer_norm", "rms_norm", "_fused_rms_norm"});
-}
-
-/// Computes nothing, or with sizes alone.
-bool is_about_the_tensor(std::string_view name) {
-  return is_one_of(name, {"requires_grad_", "retain_grad", "record_stream", "is_pinned", "result_type", "new_empty",
-                          "new_zeros", "new_ones", "new_full", "_version", "is_leaf", "output_nr"});
 }
 
 class OperatorOnParts {
@@ -434,8 +395,8 @@ class OperatorOnParts {
     if (!argument(0).isTensor() || !is_part(argument(0).toTensor())) return false;
     const at::Tensor& part = argument(0).toTensor();
     if (!is_in_form(part)) return false;
-    if (is_like_first(base_)) return true;
-    if (is_norm(base_)) return prepare_norm(part);
+    if (gives_shape_of_first(base_)) return true;
+    if (is_norm_of_features(base_)) return prepare_norm(part);
     if (base_ == "linear" || base_ == "matmul") return prepare_product(part);
     if (base_ == "transpose") return is_behind("dim0", part.dim()) && is_behind("dim1", part.dim());
     if (base_ == "unsqueeze") return is_behind("dim", part.dim() + 1);
@@ -700,6 +661,7 @@ at::Tensor cut_sequence(const at::Tensor& activations, const std::shared_ptr<Col
 bool is_cut_sequence(const at::Tensor& tensor) { return SequenceParts::instance().find(tensor) != nullptr; }
 
 at::Tensor full_sequence(const at::Tensor& tensor) {
+  if (is_context_part(tensor)) return detail::full_context(tensor);
   const Share share = SequenceParts::instance().find(tensor);
   if (share == nullptr) return tensor;
   const c10::impl::ExcludeDispatchKeyGuard below(detail::kBehaviourKey);
@@ -707,6 +669,7 @@ at::Tensor full_sequence(const at::Tensor& tensor) {
 }
 
 int64_t full_sequence_length(const at::Tensor& tensor) {
+  if (is_context_part(tensor)) return detail::full_context_length(tensor);
   const Share share = SequenceParts::instance().find(tensor);
   return share == nullptr ? tensor.size(1) : share->length;
 }

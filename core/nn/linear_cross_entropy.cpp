@@ -1,6 +1,7 @@
 #include <levin/core/nn/linear_cross_entropy.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/nn/cut_context.h>
 #include <levin/core/nn/cut_sequence.h>
 #include <levin/core/nn/few_class_cross_entropy.h>
 #include <levin/core/nn/weight_behaviour.h>
@@ -341,9 +342,12 @@ void check_classes(const at::Tensor& target, int64_t classes, int64_t ignore_ind
 
 }  // namespace
 
-at::Tensor linear_cross_entropy(const at::Tensor& given, const at::Tensor& weight, const at::Tensor& target,
+at::Tensor linear_cross_entropy(const at::Tensor& given, const at::Tensor& weight, const at::Tensor& targets,
                                 const LinearCrossEntropyOptions& options) {
-  if (has_weight_behaviours(weight)) return cross_entropy_by_operators(given, weight, target, options);
+  if (is_context_part(given) && is_context_part(targets))  // each rank has the loss of its positions
+    return linear_cross_entropy(local_part(given), weight, local_part(targets), options);
+  if (has_weight_behaviours(weight)) return cross_entropy_by_operators(given, weight, targets, options);
+  const at::Tensor target = full_sequence(targets);
   const at::Tensor input = full_sequence(given);
   check(input, weight, target, options);
   at::Tensor rows = input.reshape({-1, input.size(-1)});

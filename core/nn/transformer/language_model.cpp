@@ -1,6 +1,7 @@
 #include <levin/core/nn/transformer/language_model.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/nn/cut_sequence.h>
 #include <levin/core/nn/linear_cross_entropy.h>
 
 #include <ATen/TensorOperators.h>
@@ -125,11 +126,12 @@ CausalLanguageModelImpl::CausalLanguageModelImpl(const LanguageModelOptions& opt
 std::vector<at::Tensor> CausalLanguageModelImpl::inputs_of(const at::Tensor& tokens, at::Tensor positions,
                                                            const at::Tensor& targets) const {
   if (tokens.dim() != 2) throw Error("nn", fmt::format("tokens are [N, T]; got {} dimensions", tokens.dim()));
-  if (options_.learned_positions > 0 && tokens.size(1) > options_.learned_positions)
+  const int64_t length = full_sequence_length(tokens);
+  if (options_.learned_positions > 0 && length > options_.learned_positions)
     throw Error("nn", fmt::format("a text is longer than the positions of the model; got {} tokens, valid: up to {}",
-                                  tokens.size(1), options_.learned_positions));
-  if (!positions.defined()) positions = at::arange(tokens.size(1), tokens.options().dtype(at::kLong));
-  return {tokens, std::move(positions),
+                                  length, options_.learned_positions));
+  if (!positions.defined()) positions = at::arange(length, tokens.options().dtype(at::kLong));
+  return {tokens, full_sequence(positions),
           targets.defined() ? targets : at::empty({0}, tokens.options().dtype(at::kLong))};
 }
 

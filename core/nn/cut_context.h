@@ -1,0 +1,61 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace levin {
+
+class Collective;
+
+/// Returns this rank's part of a tensor that is identical on every rank of `group`: size / ranks of the positions along
+/// dimension `dim`, in the order of ranks. The number of positions is a multiple of the ranks, and at least twice as
+/// many. Tensors that follow from it are parts too, of the losses of all of whose positions this rank computes its own:
+/// gradients of parameters are to be added up over the ranks afterwards.
+///
+/// In a forward (see WeightForwardScope, and where gradients are enabled) operators that treat each position by itself
+/// run on the part, and scaled_dot_product_attention on all positions (see context_attention). Dropout draws the mask
+/// of all positions, as one device does, and takes its part. Full tensors that meet a part are cut. Reductions of all
+/// elements to one number and losses are those of this rank's positions. Every other operator, which would mix
+/// positions, throws levin::Error with its name; so does a tensor made from the size of a part that meets one.
+at::Tensor cut_context(const at::Tensor& tensor, int64_t dim, const std::shared_ptr<Collective>& group);
+/// Whether a tensor is a rank's part, from cut_context or from what follows from it.
+bool is_context_part(const at::Tensor& tensor);
+/// Returns a part as an ordinary tensor, which operators treat as any other, and what is none as it is: for code that
+/// knows what the ranks have.
+at::Tensor local_part(const at::Tensor& tensor);
+
+namespace detail {
+
+/// Where the positions of a part are: those of a dimension, which has `outer` times the positions times `inner`
+/// elements, as one that is the product of several (`x.flatten(0, 1)`).
+struct ContextLayout {
+  int64_t dim = 0;
+  int64_t outer = 1;
+  int64_t inner = 1;
+  bool operator==(const ContextLayout&) const = default;
+};
+
+/// Gathers all positions; each rank's gradient of them counts. Collective.
+at::Tensor full_context(const at::Tensor& part);
+int64_t full_context_length(const at::Tensor& part);
+
+/// Runs a unit: inside of one, numbers that this rank has reduced its positions to are refused.
+class [[nodiscard]] ContextUnitScope {
+ public:
+  explicit ContextUnitScope(const std::string* path);
+  ~ContextUnitScope();
+  ContextUnitScope(const ContextUnitScope&) = delete;
+  ContextUnitScope& operator=(const ContextUnitScope&) = delete;
+
+ private:
+  const std::string* const outer_;
+};
+
+/// How often attention has run over positions that are cut, in the process.
+int64_t context_attention_calls();
+
+}  // namespace detail
+}  // namespace levin
