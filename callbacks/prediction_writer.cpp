@@ -10,6 +10,7 @@
 #include <levin/core/comm/collective.h>
 #include <levin/core/data/arrays/numpy_file.h>
 #include <levin/core/data/joined_predictions.h>
+#include <levin/core/interfaces/divided_examples.h>
 #include <levin/core/interfaces/divided_model.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/trainer/trainer.h>
@@ -175,6 +176,7 @@ std::string PredictionWriter::folder(const Trainer& trainer, int64_t loader) con
 void PredictionWriter::on_predict_batch_end(Trainer& trainer, Module& /*module*/, const Batch& prediction,
                                             const Batch& /*batch*/, int64_t batch_idx, int64_t dataloader_idx) {
   if (!trainer.strategy().divided_model().owns_outputs()) return;
+  if (!counts_examples(trainer.strategy())) return;
   const Batch host = on_host(prediction);
   if (host.empty()) return;
   const std::string path =

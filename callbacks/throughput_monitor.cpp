@@ -4,6 +4,7 @@
 #include <levin/core/accelerators/accelerator_registry.h>
 #include <levin/core/base/error.h>
 #include <levin/core/base/log.h>
+#include <levin/core/interfaces/divided_examples.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/precision/precision.h>
@@ -198,7 +199,8 @@ void ThroughputMonitor::read_counted() {
 void ThroughputMonitor::on_train_batch_end(Trainer& trainer, Module&, const StepOutput&, const Batch& batch, int64_t) {
   finish_count();
   // Another rank of the same pipeline has the same batch, and a batch to join on is nobody's.
-  const bool owns_batch = !trainer.is_joining() && trainer.strategy().divided_model().owns_outputs();
+  const bool owns_batch =
+      !trainer.is_joining() && trainer.strategy().divided_model().owns_outputs() && counts_examples(trainer.strategy());
   if (owns_batch) epoch_samples_ += batch.size();
   count_tokens_in(batch, started_ && owns_batch);
   if (!started_) {

@@ -34,6 +34,7 @@
 #include <levin/loggers/mlflow_logger.h>
 #include <levin/loggers/tensorboard_logger.h>
 #include <levin/loggers/wandb_logger.h>
+#include <levin/strategies/context/context_parallel.h>
 #include <levin/strategies/data_parallel.h>
 #include <levin/strategies/ddp/ddp.h>
 #include <levin/strategies/ddp/ddp2.h>
@@ -107,6 +108,8 @@ void register_builtins(Registries& registries) {
   add_start_methods("pipeline");
   registries.strategies.add<TensorParallel>("tensor", "ranks divide layers that say how, and see the same examples");
   add_start_methods("tensor");
+  registries.strategies.add<ContextParallel>("context", "ranks divide sequences, and see the same examples");
+  add_start_methods("context");
   registries.strategies.add<ParameterServer>("parameter_server",
                                              "workers compute gradients; servers among them run the optimizer");
   add_start_methods("parameter_server");

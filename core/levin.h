@@ -231,6 +231,7 @@
 #include <levin/loggers/mlflow_logger.h>
 #include <levin/loggers/tensorboard_logger.h>
 #include <levin/loggers/wandb_logger.h>
+#include <levin/strategies/context/context_parallel.h>
 #include <levin/strategies/data_parallel.h>
 #include <levin/strategies/ddp/ddp.h>
 #include <levin/strategies/ddp/ddp2.h>

@@ -15,6 +15,7 @@ class DeviceMesh {
   static constexpr std::string_view kPipeline = "pipeline";    ///< ranks with different layers
   static constexpr std::string_view kReplicate = "replicate";  ///< with the same parameters and different data
   static constexpr std::string_view kShard = "shard";          ///< with parts of the same parameters and different data
+  static constexpr std::string_view kContext = "context";      ///< with parts of the sequences of the same data
   static constexpr std::string_view kTensor = "tensor";        ///< with parts of the same layers and the same data
 
   struct Dimension {

@@ -23,6 +23,7 @@
 #include <levin/core/interchange/weights.h>
 #include <levin/core/interchange/write_weights.h>
 #include <levin/core/interfaces/checkpointer.h>
+#include <levin/core/interfaces/divided_examples.h>
 #include <levin/core/interfaces/independent_steps.h>
 #include <levin/core/interfaces/load_weights.h>
 #include <levin/core/interfaces/overridden.h>
@@ -287,7 +288,7 @@ State CheckpointConnector::dump_rank() {
     own["window_weight"] = progress.window_weight.on_host() ? *progress.window_weight.on_host()
                                                             : progress.window_weight.on(at::kCPU).item<double>();
   }
-  const Strategy::DataParallelRank data_rank = strategy_.data_parallel_rank();
+  const Strategy::DataParallelRank data_rank = loss_rank(strategy_);
   State data_parallel = State::map();
   data_parallel["rank"] = data_rank.rank;
   data_parallel["size"] = data_rank.size;
@@ -378,7 +379,7 @@ std::vector<Strategy::DataParallelRank> CheckpointConnector::saved_data_ranks() 
 }
 
 std::vector<const State*> CheckpointConnector::counterparts() const {
-  const Strategy::DataParallelRank own = strategy_.data_parallel_rank();
+  const Strategy::DataParallelRank own = loss_rank(strategy_);
   const auto& ranks = tree_.at("ranks").as_list();
   const auto saved = saved_data_ranks();
   std::vector<const State*> result;
@@ -393,7 +394,7 @@ void CheckpointConnector::restore_metrics() {
   const bool is_divided_alike = !sources.empty();
   if (!is_divided_alike)
     for (const State& rank : tree_.at("ranks").as_list()) sources.push_back(&rank);
-  const bool takes_values = model_.owns_outputs() && (is_divided_alike || strategy_.data_parallel_rank().rank == 0);
+  const bool takes_values = model_.owns_outputs() && (is_divided_alike || loss_rank(strategy_).rank == 0);
   const auto load = [&](const char* part, metrics::Collector& collector) {
     if (sources.front()->at("metrics").find(part) == nullptr) return;
     if (takes_values && sources.size() == 1) return collector.load_state_dict(sources.front()->at("metrics").at(part));
@@ -441,7 +442,7 @@ void CheckpointConnector::restore_gradients() {
   } else if (ranks.front().find("window_weight") != nullptr) {
     double sum = 0;
     for (const State& rank : ranks) sum += rank.at("window_weight").as_double();
-    weight = sum / static_cast<double>(strategy_.data_parallel_rank().size);
+    weight = sum / static_cast<double>(loss_rank(strategy_).size);
   } else {
     weight = LossWeight();
   }

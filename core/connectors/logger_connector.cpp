@@ -4,6 +4,7 @@
 #include <levin/core/base/file_system.h>
 #include <levin/core/base/log.h>
 #include <levin/core/connectors/error_context.h>
+#include <levin/core/interfaces/divided_examples.h>
 #include <levin/core/interfaces/independent_steps.h>
 #include <levin/core/metrics/metric_name.h>
 
@@ -51,7 +52,7 @@ LoggerConnector::LoggerConnector(const ResolvedOptions& options, TrainerState& s
 LoggerConnector::Active LoggerConnector::set_active(Active active) {
   if (active.collector != nullptr)
     active.collector->set_output_ranks(
-        {.everywhere = model_.outputs_everywhere(), .is_first = strategy_.data_parallel_rank().rank == 0});
+        {.everywhere = model_.outputs_everywhere(), .is_first = loss_rank(strategy_).rank == 0});
   return std::exchange(active_, active);
 }
 

@@ -17,7 +17,8 @@ namespace {
 
 void require_dimension(std::string_view name) {
   const std::vector<std::string> names{std::string(DeviceMesh::kPipeline), std::string(DeviceMesh::kReplicate),
-                                       std::string(DeviceMesh::kShard), std::string(DeviceMesh::kTensor)};
+                                       std::string(DeviceMesh::kShard), std::string(DeviceMesh::kContext),
+                                       std::string(DeviceMesh::kTensor)};
   if (std::ranges::find(names, name) == names.end())
     throw Error("mesh", fmt::format("there is no dimension '{}'{}", name, valid_names_hint(name, names)));
 }

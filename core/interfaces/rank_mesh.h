@@ -9,8 +9,9 @@ class Collective;
 class Ranks;
 
 /// How the ranks of a call are laid out, as one of them sees it. Dimensions: "pipeline" (ranks with different layers),
-/// "replicate" (with the same parameters), "shard" (with parts of the same parameters) and "tensor" (with parts of the
-/// same layers); those of a strategy that does not divide along one have size 1. Another name throws levin::Error.
+/// "replicate" (with the same parameters), "shard" (with parts of the same parameters), "context" (with parts of the
+/// same sequences) and "tensor" (with parts of the same layers); those of a strategy that does not divide along one
+/// have size 1. Another name throws levin::Error.
 class RankMesh {
  public:
   explicit RankMesh(Ranks& ranks) : ranks_(ranks) {}

@@ -9,6 +9,7 @@
 #include <levin/core/connectors/join_scope.h>
 #include <levin/core/data/batch_state.h>
 #include <levin/core/data/joined_predictions.h>
+#include <levin/core/interfaces/divided_examples.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/loops/evaluation_scope.h>
 #include <levin/core/precision/precision.h>
@@ -415,9 +416,14 @@ Batch EvaluationLoop::run_predict_step(const Batch& batch, int64_t batch_idx, in
   const ForwardScope forward(*options_.precision);
   const auto strategy_scope = model_.forward_scope();
   Module& module = *state_.module;
+  DividedExamples* const divided = find_divided_examples(strategy_);
   return call_user(
-      state_, "predict_step", module, [&] { return module.predict_step(batch, batch_idx); }, batch, batch_idx,
-      dataloader_idx);
+      state_, "predict_step", module,
+      [&] {
+        return divided == nullptr ? module.predict_step(batch, batch_idx)
+                                  : divided->whole_of(module.predict_step(divided->part_of(batch), batch_idx));
+      },
+      batch, batch_idx, dataloader_idx);
 }
 
 std::vector<std::vector<Batch>> EvaluationLoop::predict_in_scope(const DataLoaders& loaders, bool keeps) {
@@ -433,7 +439,7 @@ std::vector<std::vector<Batch>> EvaluationLoop::predict_in_scope(const DataLoade
     const Batch prediction = run_predict_step(batch, batch_idx, progress.loader);
     callbacks_.call("on_predict_batch_end", &Callback::on_predict_batch_end, &Module::on_predict_batch_end, prediction,
                     batch, batch_idx, progress.loader);
-    if (!keeps || !model_.owns_outputs()) return;
+    if (!keeps || !model_.owns_outputs() || !counts_examples(strategy_)) return;
     auto& of_loader = predictions[static_cast<size_t>(progress.loader)];
     of_loader.resize(static_cast<size_t>(batch_idx));  // an empty one where this rank had no part
     of_loader.push_back(prediction.to(at::Device(at::kCPU)));

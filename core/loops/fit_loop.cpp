@@ -9,6 +9,7 @@
 #include <levin/core/connectors/error_context.h>
 #include <levin/core/connectors/join_scope.h>
 #include <levin/core/devices/cpu_cores.h>
+#include <levin/core/interfaces/divided_examples.h>
 #include <levin/core/interfaces/independent_steps.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/loops/worker_hint.h>
@@ -448,7 +449,7 @@ void FitLoop::log_step_row(int64_t batch_idx) {
 /// Of several ranks the first one that has a loss speaks: what is NaN on one is soon on all.
 void FitLoop::check_loss(int64_t batch_idx, bool may_wait) {
   const bool speaks = model_.outputs_everywhere() ? strategy_.is_global_zero()
-                                                  : model_.owns_outputs() && strategy_.data_parallel_rank().rank == 0;
+                                                  : model_.owns_outputs() && loss_rank(strategy_).rank == 0;
   const at::Tensor& loss = step_.loss();
   // A loss of weight zero may be the mean of nothing.
   const bool counts = step_.output().weight().on_host() != 0.0;

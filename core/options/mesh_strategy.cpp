@@ -191,7 +191,8 @@ Config with_sizes(Config mesh, bool as_mappings) {
 bool is_rank_option(std::string_view name) { return std::ranges::find(rank_options(), name) != rank_options().end(); }
 
 bool is_said_by_sizes(std::string_view name) {
-  return name == "data_parallel" || name.starts_with(kOfTensor) || name.starts_with(kOfShard);
+  return name == "data_parallel" || name == "context_group" || name.starts_with(kOfTensor) ||
+         name.starts_with(kOfShard);
 }
 
 std::vector<FieldDoc> fields_of(const MeshDimension& dimension, const Registry<Strategy>& strategies) {
@@ -252,10 +253,20 @@ bool is_mesh(const Config& strategy) {
 
 Config strategy_of_mesh(const Config& mesh, int64_t ranks) {
   auto [parts, shared] = read(mesh);
-  auto& [pipeline, replicate, shard, tensor] = parts;
+  auto& [pipeline, replicate, shard, context, tensor] = parts;
   complete_sizes(parts, ranks, mesh.origin().prefix());
   const auto as_text = [](int64_t number) { return Config::scalar(std::to_string(number)); };
-  const Part& outer = *pipeline.size > 1 ? pipeline : *shard.size > 1 ? shard : *tensor.size > 1 ? tensor : replicate;
+  if (*context.size > 1)
+    for (const Part* other : {&pipeline, &shard, &tensor})
+      if (*other->size > 1)
+        throw ConfigError(
+            fmt::format("{}{}: context {} does not work beside {} {} yet; valid beside context: replicate",
+                        mesh.origin().prefix(), kPath, *context.size, other->dimension, *other->size));
+  const Part& outer = *pipeline.size > 1  ? pipeline
+                      : *shard.size > 1   ? shard
+                      : *context.size > 1 ? context
+                      : *tensor.size > 1  ? tensor
+                                          : replicate;
   Config strategy = Config::mapping(mesh.origin());
   strategy.set("name", Config::scalar(std::string(outer.strategy), false, mesh.origin()));
   strategy.merge(outer.options);
@@ -275,6 +286,7 @@ Config strategy_of_mesh(const Config& mesh, int64_t ranks) {
     strategy.set("tensor_group", as_text(*tensor.size));
   }
   if (&outer == &tensor) strategy.set("tensor_group", as_text(*tensor.size));
+  if (&outer == &context) strategy.set("context_group", as_text(*context.size));
   if (&outer != &pipeline) return strategy;
   strategy.set("data_parallel", as_text(*replicate.size * *shard.size));
   if (*shard.size == 1) return strategy;

@@ -18,16 +18,17 @@ struct MeshDimension {
   std::string_view name;
   std::string_view strategy;
 };
-inline constexpr std::array<MeshDimension, 4> kMeshDimensions = {{{DeviceMesh::kPipeline, "pipeline"},
+inline constexpr std::array<MeshDimension, 5> kMeshDimensions = {{{DeviceMesh::kPipeline, "pipeline"},
                                                                   {DeviceMesh::kReplicate, "ddp"},
                                                                   {DeviceMesh::kShard, "sharded"},
+                                                                  {DeviceMesh::kContext, "context"},
                                                                   {DeviceMesh::kTensor, "tensor"}}};
 
 /// Whether an option of strategies is one of all ranks, which stands beside the dimensions: start_method, backend, ...
 bool is_rank_option(std::string_view name);
 
 /// Whether an option of a strategy says what the sizes of a mesh say: data_parallel, shard_optimizer, shard_group,
-/// tensor_group, tensor_plan.
+/// tensor_group, tensor_plan, context_group.
 bool is_said_by_sizes(std::string_view name);
 
 /// Returns what a dimension may say where it is a mapping: its size and the options of the strategy that divides along
@@ -50,13 +51,13 @@ Config merge_meshes(const Config& base, const Config& later);
 /// one form of all that mean the same. Throws ConfigError.
 Config resolve_mesh(const Config& mesh);
 
-/// Returns the strategy that divides a model as a mesh says, as a mapping with a name: ddp, sharded, pipeline or
-/// tensor.
+/// Returns the strategy that divides a model as a mesh says, as a mapping with a name: ddp, sharded, pipeline,
+/// context or tensor.
 ///
-/// `mesh`: a mapping of pipeline, replicate, shard and tensor, each a size, `auto` (what the other sizes leave of the
-/// ranks) or a mapping of `size` and the options of the strategy that divides along it; beside them the options that
-/// all ranks share. Throws ConfigError, with the arithmetic, where the sizes do not make `ranks` ranks, and for what
-/// does not compose.
+/// `mesh`: a mapping of pipeline, replicate, shard, context and tensor, each a size, `auto` (what the other sizes leave
+/// of the ranks) or a mapping of `size` and the options of the strategy that divides along it; beside them the options
+/// that all ranks share. Throws ConfigError, with the arithmetic, where the sizes do not make `ranks` ranks, and for
+/// what does not compose.
 Config strategy_of_mesh(const Config& mesh, int64_t ranks);
 
 }  // namespace levin

@@ -77,7 +77,9 @@ Ddp::~Ddp() = default;
 void Ddp::setup_environment(const StrategySetup& setup) {
   sync_batchnorm_ = setup.sync_batchnorm;
   RankedStrategy::setup_environment(setup);
-  replicas_ = ranks().group_along({DeviceMesh::kReplicate});
+  replicas_ = ranks().mesh().size(DeviceMesh::kContext) == 1
+                  ? ranks().group_along({DeviceMesh::kReplicate})
+                  : ranks().group_along({DeviceMesh::kReplicate, DeviceMesh::kContext});
 }
 
 void Ddp::teardown() {
@@ -273,8 +275,9 @@ void Ddp::combine_gradients(const std::vector<at::Tensor>& parameters) {
 }
 
 double Ddp::learning_rate_scale() const {
-  return levin::learning_rate_scale(options_.scale_lr,
-                                    rank_group().world_size() / rank_group().mesh().size(DeviceMesh::kTensor));
+  return levin::learning_rate_scale(options_.scale_lr, rank_group().world_size() /
+                                                           rank_group().mesh().size(DeviceMesh::kTensor) /
+                                                           rank_group().mesh().size(DeviceMesh::kContext));
 }
 
 }  // namespace levin

@@ -54,6 +54,8 @@ TEST(MeshStrategy, IsTheOneThatDividesSo) {
       "tensor_sequence_parallel: true, tensor_group: 2, data_parallel: 1}");
   EXPECT_EQ(translated("{pipeline: 2, replicate: 2, shard: 2, tensor: auto}", 16),
             "{name: pipeline, tensor_group: 2, data_parallel: 4, shard_optimizer: true, shard_group: 2}");
+  EXPECT_EQ(translated("{replicate: auto, context: {size: 2, dimension: 2}, start_method: thread}", 8),
+            "{name: context, dimension: 2, start_method: thread, context_group: 2}");
   // Dimensions of one rank, whose options are checked and do nothing.
   EXPECT_EQ(translated("{pipeline: 1, replicate: 1, shard: 1}", 1), "{name: ddp}");
   EXPECT_EQ(translated("{pipeline: {size: auto, schedule: gpipe}, shard: 4}", 4), "{name: sharded, shard_group: 4}");
@@ -100,7 +102,11 @@ TEST(MeshStrategy, SaysWhatDoesNotFit) {
               HasSubstr("only one size may be auto; got 8 ranks = pipeline ? x shard ?"));
   EXPECT_THAT(refusal("{pipeline: 2, shards: 2}", 4), HasSubstr("trainer.strategy.shards is no dimension"));
   EXPECT_THAT(refusal("{pipeline: 2, shards: 2}", 4), HasSubstr("did you mean 'shard'?"));
-  EXPECT_THAT(refusal("{context: 2, shard: 2}", 4), HasSubstr("trainer.strategy.context is no dimension"));
+  EXPECT_THAT(refusal("{expert: 2, shard: 2}", 4), HasSubstr("trainer.strategy.expert is no dimension"));
+  for (const char* other : {"pipeline", "shard", "tensor"})
+    EXPECT_THAT(refusal(fmt::format("{{context: 2, {}: 2}}", other), 4),
+                HasSubstr(fmt::format("context 2 does not work beside {} 2 yet; valid beside context: replicate", other)));
+  EXPECT_THAT(refusal("{context: {size: 4, context_group: 2}}", 4), HasSubstr("is what the sizes of the mesh say"));
   EXPECT_THAT(refusal("{pipeline: 2, tensor: {size: 2, bucket_cap_mb: 5}}", 4),
               HasSubstr("trainer.strategy.tensor.bucket_cap_mb does not work beside pipeline, where tensor has the "
                         "options plan and sequence_parallel"));

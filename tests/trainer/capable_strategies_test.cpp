@@ -28,11 +28,12 @@ TEST(CapableStrategies, AreThoseOfTheRegistry) {
   EXPECT_EQ(
       capable_strategies(&StrategyCapabilities::manual_optimization),
       "single_device, ddp, ddp_spawn, ddp_threads, sharded, sharded_spawn, sharded_threads, tensor, tensor_spawn, "
-      "tensor_threads, parameter_server, "
+      "tensor_threads, context, context_spawn, context_threads, parameter_server, "
       "parameter_server_spawn, parameter_server_threads, horovod");
   EXPECT_EQ(capable_strategies(&StrategyCapabilities::several_devices),
             "dp, ddp, ddp_spawn, ddp_threads, ddp2, sharded, sharded_spawn, sharded_threads, pipeline, pipeline_spawn, "
-            "pipeline_threads, tensor, tensor_spawn, tensor_threads, parameter_server, parameter_server_spawn, "
+            "pipeline_threads, tensor, tensor_spawn, tensor_threads, context, context_spawn, context_threads, "
+            "parameter_server, parameter_server_spawn, "
             "parameter_server_threads, horovod");
   EXPECT_THAT(capable_strategies(&StrategyCapabilities::several_nodes), HasSubstr("horovod, particular"));
   EXPECT_THAT(capable_strategies(&StrategyCapabilities::half_precision), Not(HasSubstr("dp, ddp2")));

@@ -160,7 +160,7 @@ TEST(StrategyChoices, OptionsAreCheckedAndOtherStrategiesStay) {
                         "memory: 24GiB}"));
   EXPECT_THAT(message_of([&] { resolved("{name: auto, pipelin: 2}"); }),
               HasSubstr("trainer.strategy.pipelin is no dimension of a mesh, and no option of auto; did you mean "
-                        "'pipeline'?; valid: pipeline, replicate, shard, tensor, memory, cluster"));
+                        "'pipeline'?; valid: pipeline, replicate, shard, context, tensor, memory, cluster"));
   EXPECT_THAT(message_of([&] { resolved("{name: auto, memroy: 1GiB}"); }), HasSubstr("did you mean 'memory'?"));
   EXPECT_THAT(message_of([&] { resolved("{name: auto, memory: plenty}"); }),
               HasSubstr("trainer.strategy.memory: expected a size such as 80GiB"));
