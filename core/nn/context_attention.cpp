@@ -10,6 +10,7 @@
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
@@ -17,6 +18,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/custom_class.h>
 
+#include <limits>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -158,6 +160,9 @@ at::Tensor attend_over_context(const ContextAttention& attention, const std::sha
   if (attention.dropout > 0) {
     NoMaskWarning handler;
     const c10::WarningUtils::WarningHandlerGuard silence(&handler);
+    if (mask && mask->scalar_type() == at::kBool)  // this operator would add truth values
+      mask = at::zeros(mask->sizes(), query.options())
+                 .masked_fill(mask->logical_not(), -std::numeric_limits<double>::infinity());
     output = std::get<0>(at::_scaled_dot_product_attention_math(
         query, whole[1], whole[2], mask, attention.dropout, attention.causal,
         dropout_mask(attention, query, heads, first), attention.scale, attention.grouped));

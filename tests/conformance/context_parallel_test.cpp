@@ -137,8 +137,7 @@ class StoryReader : public Module {
   StepOutput training_step(const Batch& batch, int64_t) override {
     const at::Tensor* const positions = batch.find("positions");
     const at::Tensor count = batch["next"].ne(-100).sum();
-    at::Tensor loss =
-        model_->loss(batch["tokens"], batch["next"], positions != nullptr ? *positions : at::Tensor());
+    at::Tensor loss = model_->loss(batch["tokens"], batch["next"], positions != nullptr ? *positions : at::Tensor());
     loss = at::where(count > 0, loss, at::zeros_like(loss));
     log("train_loss", loss);
     return StepOutput({.loss = loss, .weight = count});
@@ -251,7 +250,8 @@ Trained fit_reader(const std::string& strategy, int64_t ranks, const ReaderOptio
     Batch all;
     const at::Tensor text = at::arange(kStoryRows * kStoryTokens, at::kLong).square().add(3).remainder(kVocabulary);
     all.set("tokens", text.view({kStoryRows, kStoryTokens}));
-    all.set("next", (text + 5).remainder(kVocabulary).view({kStoryRows, kStoryTokens}).masked_fill(positions < 0, -100));
+    all.set("next",
+            (text + 5).remainder(kVocabulary).view({kStoryRows, kStoryTokens}).masked_fill(positions < 0, -100));
     all.set("positions", positions);
     loader = DataLoader(std::make_shared<data::TensorDataset>(all), {.global_batch_size = 4});
   }
@@ -263,9 +263,9 @@ Trained fit_reader(const std::string& strategy, int64_t ranks, const ReaderOptio
 
 TEST(ContextParallel, TrainsLanguageModelsAsOneDevice) {
   for (const bool packed : {false, true})
-    for (const bool learned : {false, true}) {
-      SCOPED_TRACE(fmt::format("packed {}, learned positions {}", packed, learned));
-      const ReaderOptions options{.learned = learned, .dropout = packed ? 0.1 : 0};
+    for (const double dropout : {0.0, 0.1}) {
+      SCOPED_TRACE(fmt::format("packed {}, dropout {}", packed, dropout));
+      const ReaderOptions options{.learned = packed == (dropout > 0), .dropout = dropout};
       expect_same(fit_reader(kContextTwo, 2, options, packed), fit_reader("single_device", 1, options, packed), 1e-12);
     }
 }

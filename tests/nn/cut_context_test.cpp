@@ -189,6 +189,12 @@ std::vector<ContextCase> context_cases() {
          return from_context_heads(at::scaled_dot_product_attention(h, h, h, {}, 0.3, true)) +
                 at::dropout(x, 0.3, true);
        }},
+      {"masked attention with dropout",
+       [](const at::Tensor& x, const P&) {
+         const at::Tensor h = context_heads(x);
+         const at::Tensor mask = at::ones({16, 16}, at::kBool).tril().triu(-4);
+         return from_context_heads(at::scaled_dot_product_attention(h, h, h, mask, 0.3));
+       }},
       {"attention to a memory",
        [](const at::Tensor& x, const P& p) {
          const at::Tensor memory = context_heads(p[3].slice(0, 0, 10).expand({2, 10, 12}));

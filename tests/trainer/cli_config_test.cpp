@@ -294,10 +294,10 @@ TEST_F(CliConfigTest, MisspeltDimensionsHaveTheNearestName) {
   const auto message = [&](const std::string& given) {
     return error_of({file("trainer:\n  strategy: " + given + "\n")}, {});
   };
-  EXPECT_THAT(
-      message("{pipelin: 2}"),
-      ::testing::AllOf(::testing::HasSubstr(":2:14: trainer.strategy.pipelin is no dimension of a mesh"),
-                       ::testing::HasSubstr("did you mean 'pipeline'?; valid: pipeline, replicate, shard, context, tensor")));
+  EXPECT_THAT(message("{pipelin: 2}"),
+              ::testing::AllOf(::testing::HasSubstr(":2:14: trainer.strategy.pipelin is no dimension of a mesh"),
+                               ::testing::HasSubstr(
+                                   "did you mean 'pipeline'?; valid: pipeline, replicate, shard, context, tensor")));
   EXPECT_THAT(message("{replicat: 2, shrad: 2}"), ::testing::HasSubstr("did you mean 'replicate'?"));
   EXPECT_THAT(message("{shards: {size: 2, stage: 1}}"), ::testing::HasSubstr("did you mean 'shard'?"));
   EXPECT_THAT(message("{pipeline: 2, shrad: 2}"), ::testing::HasSubstr("did you mean 'shard'?"));
