@@ -708,6 +708,23 @@ int64_t full_context_length(const at::Tensor& part) { return ContextMarks::insta
 ContextUnitScope::ContextUnitScope(const std::string* path) : outer_(std::exchange(present_unit, path)) {}
 ContextUnitScope::~ContextUnitScope() { present_unit = outer_; }
 
+at::Tensor run_on_context_part(const at::Tensor& part, const std::string& name,
+                               const std::function<at::Tensor(const at::Tensor& part)>& function) {
+  const auto mark = ContextMarks::instance().find(part);
+  const auto layout = layout_of(part, *mark);
+  const c10::impl::ExcludeDispatchKeyGuard below(kBehaviourKey);
+  at::Tensor result = function(without_context_mark(part));
+  const bool is_kept = layout && layout->dim < result.dim() && result.size(layout->dim) == part.size(layout->dim) &&
+                       (layout->dim + 1 < part.dim() || result.dim() > part.dim());
+  if (!is_kept)
+    throw Error(
+        "context",
+        fmt::format("the layer of the weight '{}' makes {} of {}, and would mix the {} positions of a "
+                    "sequence of which this rank has {}; valid: positions before the features",
+                    name, c10::str(result.sizes()), c10::str(part.sizes()), mark->share->length, mark->share->part()));
+  return with_context_mark(result, mark->share, *layout);
+}
+
 int64_t context_attention_calls() { return attention_calls.load(std::memory_order_relaxed); }
 
 }  // namespace detail

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -53,6 +54,11 @@ class [[nodiscard]] ContextUnitScope {
  private:
   const std::string* const outer_;
 };
+
+/// Runs what treats each position by itself on a part as an ordinary tensor. Its result is a part again, whose
+/// dimensions are those of the part but behind the positions. `name`: for messages.
+at::Tensor run_on_context_part(const at::Tensor& part, const std::string& name,
+                               const std::function<at::Tensor(const at::Tensor& part)>& function);
 
 /// How often attention has run over positions that are cut, in the process.
 int64_t context_attention_calls();

@@ -4,6 +4,7 @@
 #include <levin/core/base/mutex.h>
 #include <levin/core/base/permanent_library.h>
 #include <levin/core/nn/behaviour_key.h>
+#include <levin/core/nn/cut_context.h>
 #include <levin/core/nn/cut_sequence.h>
 #include <levin/core/nn/move_to_device.h>
 
@@ -125,6 +126,12 @@ at::Tensor run_linear(const MarkedWeight& weight, size_t from, const LinearCall&
 
 /// Under chains of which a part does not know of sequences that are cut, all positions pass.
 at::Tensor run_linear(const MarkedWeight& weight, const LinearCall& call) {
+  if (is_context_part(call.input))
+    return detail::run_on_context_part(call.input, weight.name, [&](const at::Tensor& part) {
+      LinearCall of_part = call;
+      of_part.input = part;
+      return run_linear(weight, of_part);
+    });
   const c10::impl::ExcludeDispatchKeyGuard plain(kBehaviourKey);
   const bool knows_parts =
       std::ranges::all_of(weight.chain, [](const auto& behaviour) { return behaviour->takes_cut_sequences(); });
@@ -183,8 +190,11 @@ at::Tensor embedding_seat(c10::DispatchKeySet keys, const at::Tensor& weight, co
   if (detail::has_behaviour_key(weight))
     if (const auto marked = MarkedWeights::instance().find(weight); marked != nullptr && is_weight(weight, *marked)) {
       const c10::impl::ExcludeDispatchKeyGuard plain(kBehaviourKey);
-      return run_embedding(*marked, 0,
-                           {weight, indices, padding_idx.expect_int(), scale_grad_by_freq, sparse, marked->name});
+      const auto run = [&](const at::Tensor& rows) {
+        return run_embedding(*marked, 0,
+                             {weight, rows, padding_idx.expect_int(), scale_grad_by_freq, sparse, marked->name});
+      };
+      return is_context_part(indices) ? detail::run_on_context_part(indices, marked->name, run) : run(indices);
     }
   refuse_where_forbidden(weight, "aten::embedding of a part of it");
   return detail::run_as_others("aten::embedding", "", keys,

@@ -4,6 +4,7 @@
 #include <levin/callbacks/lambda_callback.h>
 #include <levin/core/base/error.h>
 #include <levin/core/metrics/perplexity.h>
+#include <levin/core/nn/adapters.h>
 #include <levin/core/nn/cut_context.h>
 #include <levin/core/nn/cut_sequence.h>
 #include <levin/core/nn/transformer/language_model.h>
@@ -12,6 +13,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -107,7 +109,9 @@ class Story : public Module {
 struct ReaderOptions {
   bool learned = false;
   double dropout = 0;
+  bool adapters = false;
   static void describe(Schema<ReaderOptions>& schema) {
+    schema.field("adapters", &ReaderOptions::adapters, "these are trained alone");
     schema.field("learned", &ReaderOptions::learned, "positions are learned");
     schema.field("dropout", &ReaderOptions::dropout, "of attention");
   }
@@ -133,6 +137,7 @@ class StoryReader : public Module {
     else
       model.rotary = nn::RotaryOptions{.dim = 4};
     model_ = register_module("model", nn::CausalLanguageModel(model));
+    if (options.adapters) add_adapters(*this, {.name = "lora", .rank = 2, .targets = {"*.q_proj", "*.down_proj"}});
   }
   StepOutput training_step(const Batch& batch, int64_t) override {
     const at::Tensor* const positions = batch.find("positions");
@@ -143,7 +148,10 @@ class StoryReader : public Module {
     return StepOutput({.loss = loss, .weight = count});
   }
   OptimizerConfigs configure_optimizers() override {
-    return OptimizerConfig{.optimizer = std::make_shared<optim::AdamW>(parameters(), optim::AdamWOptions{.lr = 3e-3})};
+    std::vector<at::Tensor> trained;
+    for (const at::Tensor& parameter : parameters())
+      if (parameter.requires_grad()) trained.push_back(parameter);
+    return OptimizerConfig{.optimizer = std::make_shared<optim::AdamW>(trained, optim::AdamWOptions{.lr = 3e-3})};
   }
 
  private:
@@ -268,6 +276,37 @@ TEST(ContextParallel, TrainsLanguageModelsAsOneDevice) {
       const ReaderOptions options{.learned = packed == (dropout > 0), .dropout = dropout};
       expect_same(fit_reader(kContextTwo, 2, options, packed), fit_reader("single_device", 1, options, packed), 1e-12);
     }
+}
+
+TEST(ContextParallel, TrainsAdaptersAsOneDevice) {
+  const ReaderOptions options{.adapters = true};
+  const Trained got = fit_reader(kContextTwo, 2, options, false);
+  expect_same(got, fit_reader("single_device", 1, options, false), 1e-12);
+  EXPECT_EQ(std::ranges::count_if(got.weights,
+                                  [](const auto& weight) { return weight.first.find("lora") != std::string::npos; }),
+            8);
+}
+
+TEST(ContextParallel, TrainsUnderAutocast) {
+  const auto in = [](const char* precision) {
+    StoryRun run;
+    run.configure = [=](TrainerOptions& options) {
+      options.precision = Spec<Precision>(Config::parse(precision, {}));
+      options.max_steps = 5;  // after which roundings have not grown yet
+    };
+    return run;
+  };
+  const auto distance = [](const Trained& a, const Trained& b) {
+    double most = 0;
+    for (size_t i = 0; i < a.weights.size(); ++i)
+      if (const std::string& name = a.weights[i].first; !name.ends_with("k_proj.bias") && !name.ends_with("qkv.bias"))
+        most = std::max(most, (a.weights[i].second - b.weights[i].second).abs().mean().item<double>());
+    return most;
+  };
+  const Trained narrow = fit_story("single_device", 1, in("bf16-mixed"));
+  const Trained cut = fit_story(kContextTwo, 2, in("bf16-mixed"));
+  EXPECT_LT(distance(cut, narrow), 2 * distance(narrow, fit_story("single_device", 1, in("32"))));
+  EXPECT_NEAR(cut.metrics.at("train_loss"), narrow.metrics.at("train_loss"), 0.02);
 }
 
 TEST(ContextParallel, GoesOnToTheBitInsideOfAWindow) {
