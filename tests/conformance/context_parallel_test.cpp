@@ -208,6 +208,14 @@ TEST(ContextParallel, TrainsTransformersAsOneDevice) {
   }
 }
 
+TEST(ContextParallel, TrainsInProcesses) {
+  const Trained expected = fit_story("single_device", 1);
+  for (const char* backend : {"shared_memory", "gloo"}) {
+    SCOPED_TRACE(backend);
+    expect_same(fit_story(fmt::format("{{context: 2, start_method: fork, backend: {}}}", backend), 2), expected, 1e-12);
+  }
+}
+
 TEST(ContextParallel, DrawsTheMasksOfOneDevice) {
   const StoryRun run{.options = {.dropout = 0.2, .weighed = false}, .masked = false};
   expect_same(fit_story(kContextTwo, 2, run), fit_story("single_device", 1, run), 1e-12);
