@@ -10,7 +10,8 @@ namespace levin {
 class DividedExamples {
  public:
   virtual ~DividedExamples() = default;
-  /// Returns this rank's part of a batch, for a step of the module.
+  /// Returns this rank's part of a batch, for a prediction; the whole batch where it cannot be divided, of which each
+  /// rank then predicts all.
   virtual Batch part_of(const Batch& batch) = 0;
   /// Returns what the ranks have of a prediction together. Collective of the ranks that divide the batch.
   virtual Batch whole_of(const Batch& prediction) = 0;

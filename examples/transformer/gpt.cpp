@@ -64,7 +64,7 @@ EmbeddingImpl::EmbeddingImpl(const GptOptions& options) {
 }
 
 torch::Tensor EmbeddingImpl::forward(const torch::Tensor& text) {
-  const int64_t length = text.size(1);
+  const int64_t length = levin::full_sequence_length(text);  // of all ranks, where these divide sequences
   if (length > positions.size(0))
     throw levin::Error("gpt", "a batch has rows of " + std::to_string(length) + " tokens; valid: at most " +
                                   std::to_string(positions.size(0)) +
@@ -151,7 +151,7 @@ levin::StepOutput Gpt::validation_step(const levin::Batch& batch, int64_t /*batc
 }
 
 levin::Batch Gpt::predict_step(const levin::Batch& batch, int64_t /*batch_idx*/) {
-  torch::Tensor text = batch["input"];
+  torch::Tensor text = levin::full_sequence(batch["input"]);
   for (int64_t i = 0; i < options_.sample_length; ++i) text = torch::cat({text, next_token(text)}, 1);
   return {{"text", text}};
 }

@@ -163,7 +163,7 @@ bool ContextParallel::is_cut(const std::string& name, const at::Tensor& tensor, 
   return tensor.defined() && tensor.dim() > options_.dimension && tensor.size(options_.dimension) == length;
 }
 
-Batch ContextParallel::part_of(const Batch& batch) {
+Batch ContextParallel::cut(const Batch& batch) const {
   if (group_ == nullptr) return batch;
   const int64_t ranks = group_->world_size();
   const int64_t length = length_of(batch);
@@ -184,6 +184,16 @@ Batch ContextParallel::part_of(const Batch& batch) {
   return part;
 }
 
+Batch ContextParallel::part_of(const Batch& batch) {
+  if (group_ == nullptr) return batch;
+  const bool has_positions = std::ranges::any_of(batch.items(), [&](const Batch::Item& item) {
+    return item.second.defined() && item.second.dim() > options_.dimension;
+  });
+  if (!has_positions && options_.tensors.empty()) return batch;
+  const int64_t length = length_of(batch);
+  return length % group_->world_size() == 0 && length >= 2 * group_->world_size() ? cut(batch) : batch;
+}
+
 Batch ContextParallel::whole_of(const Batch& prediction) {
   Batch whole = prediction;
   for (auto& [name, tensor] : whole.items())
@@ -197,7 +207,7 @@ StepOutput ContextParallel::forward(const Batch& batch, StepPhases& phases) {
   if (group_ == nullptr) return Ddp::forward(batch, phases);
   const WeightForwardScope scope;
   const int64_t before = detail::context_attention_calls();
-  StepOutput output = Ddp::forward(part_of(batch), phases);
+  StepOutput output = Ddp::forward(cut(batch), phases);
   // A weight of zero has taken it away, and ranks that divide an example run backward together.
   if (!output.has_loss() && output.weight().defined())
     throw Error("context",
@@ -217,12 +227,12 @@ double ContextParallel::loss_share() const {
 
 StepOutput ContextParallel::manual_step(const Batch& batch, StepPhases& phases) {
   const WeightForwardScope scope;
-  return Ddp::manual_step(part_of(batch), phases);
+  return Ddp::manual_step(cut(batch), phases);
 }
 
 StepOutput ContextParallel::evaluate(const Batch& batch, StepPhases& phases) {
   const WeightForwardScope scope;
-  return Ddp::evaluate(part_of(batch), phases);
+  return Ddp::evaluate(cut(batch), phases);
 }
 
 std::shared_ptr<void> ContextParallel::forward_scope() {

@@ -70,6 +70,8 @@ class ContextParallel : public Ddp, public DividedModel, public DividedExamples 
   bool is_divided() const { return rank_group().mesh().size(DeviceMesh::kContext) > 1; }
   bool is_cut(const std::string& name, const at::Tensor& tensor, int64_t length) const;
   int64_t length_of(const Batch& batch) const;
+  /// This rank's part. Throws levin::Error for sequences that cannot be divided.
+  Batch cut(const Batch& batch) const;
 
   const Options options_;
   std::shared_ptr<Collective> group_;  ///< ranks with other positions of the same examples; nullptr: none
