@@ -16,6 +16,7 @@
 #include <levin/strategies/ranks/model_agreement.h>
 #include <levin/strategies/ranks/window_reducer.h>
 
+#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -63,6 +64,13 @@ void DdpOptions::describe(Schema<DdpOptions>& schema) {
       .field("gradient_compression", &O::gradient_compression,
              "gradients travel in half the bytes, as float16 or bfloat16")
       .one_of(gradient_compressions());
+  schema.field("sync", &O::sync,
+               "what replicas exchange; local_sgd, diloco: weights, every few steps; see parallelism.md",
+               {{"gradients", ReplicaSync::kGradients},
+                {"local_sgd", ReplicaSync::kLocalSgd},
+                {"diloco", ReplicaSync::kDiloco}});
+  schema.field("every", &O::every, "local_sgd, diloco: optimizer steps between two exchanges").at_least(1);
+  schema.field("outer", &O::outer, "diloco: optimizer of the outer steps; null: sgd with its defaults");
   describe_rank_options(schema);
   describe_scale_lr(schema, "ranks");
 }
@@ -70,12 +78,33 @@ void DdpOptions::describe(Schema<DdpOptions>& schema) {
 Ddp::Ddp(const Options& options) : Ddp("ddp", options) {}
 
 Ddp::Ddp(const std::string& family, const Options& options)
-    : RankedStrategy(family, rank_options(options)), options_(options) {}
+    : RankedStrategy(family, rank_options(options)),
+      options_(options),
+      local_steps_({.sync = options.sync,
+                    .every = options.every,
+                    .outer = options.outer.value_or(OuterOptimizerOptions()),
+                    .average_buffers = options.broadcast_buffers}) {
+  if (options.outer && options.sync != ReplicaSync::kDiloco)
+    throw ConfigError("trainer.strategy.outer is the optimizer of sync: diloco; got another sync; hint: leave it out");
+}
 
 Ddp::~Ddp() = default;
 
+StrategyCapabilities Ddp::capabilities() const {
+  StrategyCapabilities capabilities = RankedStrategy::capabilities();
+  if (steps_alone()) capabilities.manual_optimization = capabilities.iterable_datasets = false;
+  return capabilities;
+}
+
 void Ddp::setup_environment(const StrategySetup& setup) {
   sync_batchnorm_ = setup.sync_batchnorm;
+  const auto refuse = [](const char* option, const char* why, const char* valid) {
+    throw ConfigError(fmt::format(
+        "trainer.{} {} in every step, which ranks take alone with sync: local_sgd or diloco; {}", option, why, valid));
+  };
+  if (steps_alone() && sync_batchnorm_) refuse("sync_batchnorm", "asks all ranks", "hint: leave it out");
+  if (steps_alone() && setup.mixed_type == at::kHalf)
+    refuse("precision: 16-mixed", "looks for overflow on all ranks", "valid: bf16-mixed, 32-true, 64-true");
   RankedStrategy::setup_environment(setup);
   replicas_ = ranks().mesh().size(DeviceMesh::kContext) == 1
                   ? ranks().group_along({DeviceMesh::kReplicate})
@@ -89,6 +118,7 @@ void Ddp::teardown() {
   sparse_.clear();
   uncombined_.clear();
   module_ = nullptr;
+  local_steps_.end();
   replicas_.reset();
   RankedStrategy::teardown();
 }
@@ -97,6 +127,7 @@ void Ddp::restart_steps(bool alone) {
   alone_ = alone;
   totals_.reset();
   reducers_.clear();
+  if (steps_alone()) local_steps_.restart(alone ? nullptr : replicas_);
 }
 
 void Ddp::setup_module(Module& module) {
@@ -109,6 +140,7 @@ void Ddp::setup_module(Module& module) {
   if (ranks().world_size() == 1) return;
   require_same_model(module, collective());
   broadcast_model(module, ranks().process_group());
+  if (steps_alone()) local_steps_.begin(module, replicas_);
 }
 
 const c10::intrusive_ptr<c10d::ProcessGroup>& Ddp::process_group() const {
@@ -139,6 +171,8 @@ GradientReducerOptions Ddp::reduction(bool manual, bool has_hook) {
 }
 
 GraphSupport Ddp::graph_support() {
+  if (steps_alone() && !is_alone())
+    return {.recorder = nullptr, .why_not = "ranks exchange weights between steps (sync: local_sgd, diloco)"};
   if (!is_alone()) {
     if (sync_batchnorm_) return {.recorder = nullptr, .why_not = "sync_batchnorm asks other ranks inside of forward"};
     if (!std::exchange(records_, true)) reducers_.clear();
@@ -191,7 +225,44 @@ void Ddp::with_reduction_errors(const GradientReducer& gradients, const std::fun
   }
 }
 
+void Ddp::broadcast_optimizers(const std::vector<std::shared_ptr<torch::optim::Optimizer>>& optimizers) {
+  if (steps_alone()) local_steps_.set_optimizers(optimizers);
+}
+
+void Ddp::prepare_evaluation(Module& module) {
+  if (steps_alone())
+    local_steps_.show_mean();
+  else
+    send_buffers(module);
+}
+
+StepOutput Ddp::step_alone(const Batch& batch, StepPhases& phases, const AccumulationWindow& window) {
+  local_steps_.begin_step();
+  StepOutput output = forward(batch, phases);
+  if (!output.has_loss() && !window.sync) return output;
+  // A rank that skips its batch steps with gradients of zero, so that all ranks count as many steps.
+  StepOutput start = output;
+  if (!output.has_loss()) {
+    at::Tensor nothing = at::zeros({}, at::TensorOptions().device(root_device()));
+    for (const auto& [name, parameter] : parameters_)
+      if (parameter.requires_grad()) nothing = nothing + parameter.reshape({-1}).slice(0, 0, 0).sum();
+    start = StepOutput(nothing);
+  }
+  phases.before_backward(start);
+  if (output.has_loss()) {
+    phases.weigh(output, loss_share());
+    phases.backward(start);
+  } else {
+    torch::autograd::backward({start.loss()});
+  }
+  const bool is_empty = phases.window_weight().on_host() == 0.0;
+  totals_ = {.mean_weight = is_empty ? LossWeight(1) : phases.window_weight()};
+  phases.after_backward();
+  return output;
+}
+
 StepOutput Ddp::forward_backward(const Batch& batch, StepPhases& phases, const AccumulationWindow& window) {
+  if (steps_alone() && !is_alone()) return step_alone(batch, phases, window);
   if (is_alone()) {
     StepOutput output = forward(batch, phases);
     if (!output.has_loss()) return output;

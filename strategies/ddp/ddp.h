@@ -1,9 +1,12 @@
 #pragma once
 
+#include <levin/strategies/ddp/local_steps.h>
 #include <levin/strategies/ranks/ranked_strategy.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -29,6 +32,9 @@ struct DdpOptions {
   bool static_graph = false;
   bool broadcast_buffers = true;
   std::string gradient_compression = "none";
+  ReplicaSync sync = ReplicaSync::kGradients;
+  int64_t every = 64;
+  std::optional<OuterOptimizerOptions> outer = {};
   StartMethod start_method = StartMethod::kSubprocess;
   std::string backend = "auto";
   double timeout = 1800;
@@ -43,6 +49,8 @@ struct DdpOptions {
 /// Distributed data parallel: every rank has the whole model and a part of each batch, and gradients are averaged while
 /// backward runs (Li et al., "PyTorch Distributed", 2020), by c10d's Reducer. With one rank it is as single_device.
 ///
+/// With `sync: local_sgd` or `diloco` ranks step alone and agree on weights every few steps: see LocalSteps.
+///
 /// For a process group or a wrapping of one's own: derive, override make_group or communication_hook, and register the
 /// class under a name.
 class Ddp : public RankedStrategy {
@@ -51,6 +59,8 @@ class Ddp : public RankedStrategy {
   explicit Ddp(const Options& options = {});
   ~Ddp() override;
 
+  StrategyCapabilities capabilities() const override;
+  DividedModel& divided_model() override { return steps_alone() ? local_steps_ : RankedStrategy::divided_model(); }
   void setup_environment(const StrategySetup& setup) override;
   void setup_module(Module& module) override;
   StepOutput forward_backward(const Batch& batch, StepPhases& phases, const AccumulationWindow& window) override;
@@ -61,7 +71,10 @@ class Ddp : public RankedStrategy {
   void manual_backward(const at::Tensor& loss, const BackwardOptions& options) override;
   std::vector<at::Tensor> uncombined() const override { return uncombined_; }
   void combine_gradients(const std::vector<at::Tensor>& parameters) override;
-  void prepare_evaluation(Module& module) override { send_buffers(module); }
+  void broadcast_optimizers(const std::vector<std::shared_ptr<torch::optim::Optimizer>>& optimizers) override;
+  void prepare_evaluation(Module& module) override;
+  State state_dict() const override { return local_steps_.state_dict(); }
+  void load_state_dict(const State& state) override { local_steps_.load_state_dict(state); }
   double learning_rate_scale() const override;
   void teardown() override;
   void restart_steps(bool alone) override;
@@ -82,6 +95,9 @@ class Ddp : public RankedStrategy {
   const Module& current_module() const { return *module_; }
 
  private:
+  /// Whether replicas exchange weights instead of gradients.
+  bool steps_alone() const { return options_.sync != ReplicaSync::kGradients; }
+  StepOutput step_alone(const Batch& batch, StepPhases& phases, const AccumulationWindow& window);
   /// Whether there is nobody to average gradients with.
   bool is_alone() const { return replicas_ == nullptr || alone_; }
   const c10::intrusive_ptr<c10d::ProcessGroup>& process_group() const;
@@ -91,6 +107,7 @@ class Ddp : public RankedStrategy {
   void with_reduction_errors(const GradientReducer& gradients, const std::function<void()>& backward);
 
   const Options options_;
+  LocalSteps local_steps_;
   std::shared_ptr<Collective> replicas_;                    ///< ranks with the same parameters; nullptr: no others
   std::vector<std::unique_ptr<GradientReducer>> reducers_;  ///< the one used last is the first
   std::vector<std::pair<std::string, at::Tensor>> parameters_;
