@@ -5,6 +5,7 @@
 #include <levin/callbacks/data_summary.h>
 #include <levin/callbacks/device_stats_monitor.h>
 #include <levin/callbacks/early_stopping.h>
+#include <levin/callbacks/goodput_monitor.h>
 #include <levin/callbacks/gradient_accumulation_scheduler.h>
 #include <levin/callbacks/gradient_norm_monitor.h>
 #include <levin/callbacks/learning_rate_finder.h>
@@ -69,6 +70,7 @@ void register_builtins(Registries& registries) {
   registries.callbacks.add<GradientAccumulationScheduler>("gradient_accumulation_scheduler",
                                                           "batches an optimizer step, by epoch");
   registries.callbacks.add<GradientNormMonitor>("gradient_norm_monitor", "logs the norm of the gradients");
+  registries.callbacks.add<GoodputMonitor>("goodput_monitor", "logs which share of a job's time became progress");
   registries.callbacks.add<ThroughputMonitor>("throughput_monitor", "logs samples a second, FLOPs and MFU");
   registries.callbacks.add<NanMonitor>("nan_monitor", "names the first value that is not finite");
   registries.callbacks.add<SpikeDetection>("spike_detection", "finds batches whose loss is far off the mean");

@@ -9,6 +9,7 @@
 #include <levin/callbacks/data_summary.h>
 #include <levin/callbacks/device_stats_monitor.h>
 #include <levin/callbacks/early_stopping.h>
+#include <levin/callbacks/goodput_monitor.h>
 #include <levin/callbacks/gradient_accumulation_scheduler.h>
 #include <levin/callbacks/gradient_norm_monitor.h>
 #include <levin/callbacks/lambda_callback.h>
