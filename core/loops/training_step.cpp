@@ -3,6 +3,7 @@
 #include <levin/core/base/error.h>
 #include <levin/core/base/host_scalar.h>
 #include <levin/core/connectors/error_context.h>
+#include <levin/core/interfaces/divided_examples.h>
 #include <levin/core/interfaces/independent_steps.h>
 #include <levin/core/precision/full_precision.h>
 #include <levin/core/precision/precision.h>
@@ -137,8 +138,11 @@ void TrainingStep::begin_window() {
   }
   const bool is_alone = strategy_.world_size() == 1 || find_independent_steps(strategy_) != nullptr;
   is_divided_ = !is_alone || progress.window_size > 1;
-  divisor_ = progress.window_examples > 0 ? static_cast<double>(progress.window_examples) / static_cast<double>(ranks)
-                                          : static_cast<double>(progress.window_size * progress.window_usual_examples);
+  // Ranks that divide examples have losses of their own.
+  const auto losses = static_cast<double>(loss_rank(strategy_).size);
+  divisor_ = progress.window_examples > 0 ? static_cast<double>(progress.window_examples) / losses
+                                          : static_cast<double>(progress.window_size * progress.window_usual_examples) *
+                                                static_cast<double>(ranks) / losses;
   // A checkpoint of an earlier version has none; batches counted alike.
   if (!progress.window_weight.defined())
     progress.window_weight =

@@ -7,6 +7,7 @@
 #include <levin/core/comm/dimension_cut.h>
 #include <levin/core/nn/behaviour_key.h>
 #include <levin/core/nn/context_attention.h>
+#include <levin/core/nn/ignored_targets.h>
 #include <levin/core/nn/operator_kinds.h>
 
 #include <ATen/TensorOperators.h>
@@ -165,7 +166,8 @@ struct GatherContext : torch::autograd::Function<GatherContext> {
 // ---- Operators
 
 thread_local const std::string* present_unit = nullptr;
-std::atomic<int64_t> attention_calls{0};
+std::atomic<int64_t> exchanges{0};
+thread_local bool has_ignored_targets = false;
 
 /// Works along `dim` and keeps it.
 bool keeps_dimensions(std::string_view name) {
@@ -209,7 +211,9 @@ bool is_element_loss(std::string_view name) {
 }
 
 /// Views whose elements are not those of the strides alone.
-bool is_other_view(std::string_view name) { return is_one_of(name, {"unfold", "as_strided", "diagonal"}); }
+bool is_other_view(std::string_view name) {
+  return is_one_of(name, {"unfold", "as_strided", "diagonal", "view_as_complex", "view_as_real", "real", "imag"});
+}
 
 class ContextOperator {
  public:
@@ -231,6 +235,7 @@ class ContextOperator {
     if (base_ == "scaled_dot_product_attention") return run_attention();
     if (base_ == "dropout") return run_dropout();
     if (detail::gives_view(operation_)) return run_view();
+    if (base_ == "where" && schema_.arguments().size() == 1) refuse();  // indices
     if (is_element_wise_operator(base_)) return run_as(prepare_element_wise());
     if (is_element_loss(base_)) return run_loss(prepare_element_wise());
     if (is_class_loss(base_)) return run_class_loss();
@@ -246,12 +251,14 @@ class ContextOperator {
       if (is_product() && is_product_of_features(layout)) return run_as(layout);
       if (base_ == "gather" && !names_dimension(layout.dim)) return run_gather(layout);
       if (base_ == "repeat_interleave" && !names_dimension(layout.dim) && has_argument("dim")) return run_as(layout);
-      if (base_ == "one_hot") return run_as(layout);
+      // Without their number the classes would be those of this rank's positions.
+      if (base_ == "one_hot" && argument("num_classes")->toInt() >= 0) return run_as(layout);
     }
     if (base_ == "addmm" && layout_of_argument(1) != nullptr && layout_of_argument(0) == nullptr &&
         layout_of_argument(2) == nullptr && layout_of_argument(1)->dim == 0)
       return run_as({*layout_of_argument(1)});
-    if (base_ == "embedding" && layout_of_argument(1) != nullptr) return run_as(*layout_of_argument(1));
+    if (base_ == "embedding" && layout_of_argument(1) != nullptr && !argument("scale_grad_by_freq")->toBool())
+      return run_as(*layout_of_argument(1));
     refuse();
   }
 
@@ -332,7 +339,7 @@ class ContextOperator {
   // ---- Views
 
   void run_view() {
-    if (is_other_view(base_)) refuse();
+    if (is_other_view(base_) || (base_ == "view" && schema_.overload_name() == "dtype")) refuse();
     std::optional<ContextLayout> before;
     std::vector<int64_t> sizes;
     if (const ContextLayout* const own = layout_of_argument(0)) {
@@ -407,9 +414,9 @@ class ContextOperator {
           "context",
           fmt::format("{}{} computes with {} of the {} positions of a sequence, which is cut over {} ranks, and "
                       "with a tensor {} that was made from the size of this part; valid: sizes of all "
-                      "positions; hint: levin::full_sequence_length(x) instead of x.size({})",
+                      "positions; hint: levin::full_sequence_length(x) instead of the size of the part",
                       where(), name_, share_->part(), share_->length, share_->group->world_size(),
-                      c10::str(tensor.sizes()), dim));
+                      c10::str(tensor.sizes())));
     return tensor;
   }
 
@@ -445,6 +452,10 @@ class ContextOperator {
       }
       return run_as(result);
     }
+    // A dimension that is named is a reduction of each example, even where there is one.
+    if (has_argument("dim") && argument("dim")->isIntList() ? !argument("dim")->toIntVector().empty()
+                                                            : has_argument("dim"))
+      refuse();
     run_to_number(/*is_loss=*/false);
   }
 
@@ -453,7 +464,7 @@ class ContextOperator {
     if (!is_loss && present_unit != nullptr) refuse();
     call_on_parts();
     for (size_t i = stack_.size() - schema_.returns().size(); i < stack_.size(); ++i)
-      if (stack_[i].isTensor() && stack_[i].toTensor().numel() != 1) refuse();
+      if (stack_[i].isTensor() && stack_[i].toTensor().dim() != 0) refuse();
   }
 
   // ---- Losses
@@ -489,7 +500,9 @@ class ContextOperator {
     if (!may_be_of_none) return;
     // Of positions none of which counts the mean is NaN, and a rank would leave the others alone in backward.
     const at::Tensor loss = stack_.back().toTensor();
-    stack_.back() = at::where(here.ne(ignored).any(), loss, at::zeros_like(loss));
+    const at::Tensor counts = here.ne(ignored);
+    stack_.back() = at::where(counts.any(), loss, at::zeros_like(loss));
+    if (here.is_cpu() && !counts.all().item<bool>()) detail::note_ignored_targets();
   }
 
   // ---- Lists
@@ -608,7 +621,7 @@ class ContextOperator {
     at::Tensor output;
     if (is_self) {
       output = detail::attend_over_context(attention, share_->group);
-      attention_calls.fetch_add(1, std::memory_order_relaxed);
+      exchanges.fetch_add(1, std::memory_order_relaxed);
     } else {
       output = attend_to_others(attention);
     }
@@ -689,6 +702,7 @@ at::Tensor local_part(const at::Tensor& tensor) {
 namespace detail {
 
 at::Tensor full_context(const at::Tensor& part) {
+  exchanges.fetch_add(1, std::memory_order_relaxed);
   const auto mark = ContextMarks::instance().find(part);
   LEVIN_CHECK(mark.has_value(), "it is a part");
   const auto layout = layout_of(part, *mark);
@@ -725,7 +739,9 @@ at::Tensor run_on_context_part(const at::Tensor& part, const std::string& name,
   return with_context_mark(result, mark->share, *layout);
 }
 
-int64_t context_attention_calls() { return attention_calls.load(std::memory_order_relaxed); }
+int64_t context_attention_calls() { return exchanges.load(std::memory_order_relaxed); }
+void note_ignored_targets() { has_ignored_targets = true; }
+bool take_ignored_targets() { return std::exchange(has_ignored_targets, false); }
 
 }  // namespace detail
 }  // namespace levin

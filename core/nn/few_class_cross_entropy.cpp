@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/permanent_library.h>
+#include <levin/core/nn/behaviour_key.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -82,7 +83,7 @@ bool fits_few_class_cross_entropy(const at::Tensor& input, const at::Tensor& tar
          target.layout() == at::kStrided && input.scalar_type() == at::kFloat && target.scalar_type() == at::kLong &&
          input.dim() == 2 && target.dim() == 1 && input.size(0) == target.size(0) && input.size(0) > 0 &&
          input.size(1) > 0 && input.size(1) <= kMostClasses && input.is_contiguous() && target.is_contiguous() &&
-         !input.is_neg();
+         !input.is_neg() && !detail::has_behaviour_key(input) && !detail::has_behaviour_key(target);
 }
 
 std::tuple<at::Tensor, at::Tensor> few_class_cross_entropy(const at::Tensor& input, const at::Tensor& target,

@@ -6,6 +6,7 @@
 #include <levin/core/nn/context_units.h>
 #include <levin/core/nn/cut_context.h>
 #include <levin/core/nn/cut_sequence.h>
+#include <levin/core/nn/ignored_targets.h>
 #include <levin/core/nn/weight_behaviour.h>
 #include <levin/strategies/ddp/communication_hooks.h>
 
@@ -207,16 +208,23 @@ StepOutput ContextParallel::forward(const Batch& batch, StepPhases& phases) {
   if (group_ == nullptr) return Ddp::forward(batch, phases);
   const WeightForwardScope scope;
   const int64_t before = detail::context_attention_calls();
+  detail::take_ignored_targets();
   StepOutput output = Ddp::forward(cut(batch), phases);
-  // A weight of zero has taken it away, and ranks that divide an example run backward together.
-  if (!output.has_loss() && output.weight().defined())
+  // Also where a weight of zero has taken away what was not a number.
+  if (!output.has_loss())
+    throw Error(
+        "context",
+        "training_step gave no loss on this rank, but ranks that divide an example run backward together; hint: "
+        "a loss that is a number also where none of the rank's positions counts, with the weight 0: "
+        "at::where(count > 0, loss, at::zeros_like(loss))");
+  if (detail::take_ignored_targets() && !output.weight().defined())
     throw Error("context",
-                "the loss of this rank's positions is not a number, and its weight is 0: none of them counts; hint: "
-                "at::where(count > 0, loss, at::zeros_like(loss))");
+                "the loss leaves some targets out, so that ranks have means of other numbers of targets, but "
+                "training_step gives no weight; hint: return {.loss = loss, .weight = targets.ne(ignored).sum()}");
   if (!std::exchange(has_attended_, true) && output.has_loss() && detail::context_attention_calls() == before)
     throw ConfigError(
-        "strategy.context: no scaled_dot_product_attention has run over the sequences that ranks divide, and nothing "
-        "else mixes positions; hint: replicate instead of context, which divides examples");
+        "strategy.context: no scaled_dot_product_attention and no full_sequence has run over the sequences that ranks "
+        "divide, and nothing else mixes positions; hint: replicate instead of context, which divides examples");
   return output;
 }
 

@@ -251,6 +251,16 @@ TEST(CutContext, WhatMixesPositionsIsRefusedByName) {
       {"aten::roll", [](const at::Tensor& x, const P&) { return x.roll(1, 1); }},
       {"aten::mean", [](const at::Tensor& x, const P&) { return x * x.mean(1, /*keepdim=*/true); }},
       {"aten::sum", [](const at::Tensor& x, const P&) { return x.flatten(0, 1).sum(0); }},
+      // Of one example, or one feature, the result has one element, and is no loss for that.
+      {"aten::mean", [](const at::Tensor& x, const P&) { return x.select(2, 0).slice(0, 0, 1).mean(1); }},
+      {"aten::sum", [](const at::Tensor& x, const P&) { return x.slice(2, 0, 1).flatten(0, 1).sum(0); }},
+      {"aten::mean", [](const at::Tensor& x, const P&) { return x.select(0, 0).select(1, 0).mean(0); }},
+      {"aten::where", [](const at::Tensor& x, const P&) { return at::where(x.select(2, 0).flatten() > -9)[0]; }},
+      {"aten::one_hot", [](const at::Tensor& x, const P&) { return at::one_hot(x.abs().ceil().to(at::kLong)); }},
+      {"aten::view_as_complex",
+       [](const at::Tensor& x, const P&) {
+         return at::view_as_complex(x.unflatten(2, {6, 2}));
+       }},
       {"aten::select", [](const at::Tensor& x, const P&) { return x.select(1, -1); }},
       {"aten::slice", [](const at::Tensor& x, const P&) { return x.slice(1, 1); }},
       {"aten::slice", [](const at::Tensor& x, const P&) { return x.slice(1, 0, 4); }},
