@@ -24,6 +24,11 @@ void AveragedWeights::bind(Module& module, Strategy& strategy, const Settings& s
         "averages of weights do not work with strategy '{}' in mode async, whose workers have other weights "
         "than each other within an epoch; valid: mode sync",
         strategy.name()));
+  if (has_local_weights(strategy))
+    throw ConfigError(
+        "averages of weights do not work with sync: local_sgd or diloco, whose ranks have other weights than each "
+        "other "
+        "between two exchanges; valid: sync: gradients; hint: exchanges are averages themselves");
   strategy_ = &strategy;
   offload_ = settings.offload;
   names_.clear();

@@ -108,6 +108,7 @@ void GoodputMonitor::setup(Trainer& trainer, Module&, Stage stage) {
   if (stage != Stage::kFit) return;
   trainer_ = &trainer;
   job_ = new_job();
+  is_known_ = false;
   const std::string folder = trainer.run_directory();
   file_ = folder.empty() ? "" : folder + "/goodput.json";
   seconds_ = {};
@@ -118,7 +119,10 @@ void GoodputMonitor::setup(Trainer& trainer, Module&, Stage stage) {
   may_save_ = false;
 }
 
-void GoodputMonitor::on_train_start(Trainer&, Module&) { count(Cause::kStart); }
+void GoodputMonitor::on_train_start(Trainer&, Module&) {
+  is_known_ = true;
+  count(Cause::kStart);
+}
 
 void GoodputMonitor::on_train_epoch_start(Trainer&, Module&) { count(Cause::kProgress); }
 
@@ -163,7 +167,7 @@ void GoodputMonitor::log_values(Trainer& trainer) {
 
 void GoodputMonitor::write(const Trainer& trainer) {
   written_ = Clock::now();
-  if (file_.empty() || !trainer.is_global_zero()) return;
+  if (!is_known_ || file_.empty() || !trainer.is_global_zero()) return;
   nlohmann::json causes = nlohmann::json::object();
   const Seconds spent = seconds();
   for (size_t i = 0; i < kCauses; ++i) causes[kCauseNames[i]] = spent[i];
@@ -228,6 +232,8 @@ void GoodputMonitor::load_state_dict(const State& state) {
     of(past, Cause::kProgress) -= lost;
     of(past, Cause::kRepeated) += lost;
     alive = note->time;
+    // A run that dies before its first checkpoint leaves its note where the next one looks.
+    file_ = state.at("file").as_string();
   }
   for (size_t i = 0; i < kCauses; ++i) seconds_[i] += past[i];
   of(seconds_, Cause::kDown) += std::max(0.0, began_ - alive);

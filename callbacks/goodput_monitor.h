@@ -83,6 +83,7 @@ class GoodputMonitor final : public Callback {
   double data_wait_ = 0;            ///< of the trainer, until `since_`
   double began_ = 0;                ///< of the call, in seconds since 1970
   bool is_starting_ = false;        ///< the first batch has not come yet
+  bool is_known_ = false;           ///< whose job this is: a checkpoint has been loaded, or none is to be
   bool may_save_ = false;           ///< checkpointers run until the next hook
   mutable bool was_saved_ = false;  ///< a checkpoint has asked for the state since then
   int64_t steps_before_ = 0;

@@ -5,6 +5,7 @@
 #include <levin/core/base/log.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/base/wildcard.h>
+#include <levin/core/interfaces/independent_steps.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/trainer/trainer.h>
@@ -147,6 +148,10 @@ void ModelPruning::check_epochs(const Trainer& trainer) const {
 }
 
 void ModelPruning::on_fit_start(Trainer& trainer, Module& module) {
+  if (has_local_weights(trainer.strategy()))
+    throw ConfigError(
+        "model_pruning does not work with sync: local_sgd or diloco, whose ranks have other weights than each other "
+        "between two exchanges; valid: sync: gradients");
   if (trainer.strategy().divided_model().divides_state())
     throw ConfigError(
         fmt::format("model_pruning does not work with strategy '{}', which divides parameters or their optimizer over "

@@ -37,4 +37,18 @@ inline IndependentSteps* find_independent_steps(Strategy& strategy) {
   return steps != nullptr && steps->are_steps_independent() ? steps : nullptr;
 }
 
+/// What a strategy also derives from whose ranks may have other weights than each other after a step.
+class LocalWeights {
+ public:
+  virtual ~LocalWeights() = default;
+  /// Whether ranks have, in the call under way.
+  virtual bool has_local_weights() = 0;
+};
+
+/// Whether the strategy's ranks have other weights than each other after a step.
+inline bool has_local_weights(Strategy& strategy) {
+  auto* local = dynamic_cast<LocalWeights*>(&strategy);
+  return local != nullptr && local->has_local_weights();
+}
+
 }  // namespace levin

@@ -245,7 +245,10 @@ StepOutput Ddp::step_alone(const Batch& batch, StepPhases& phases, const Accumul
   if (!output.has_loss()) {
     at::Tensor nothing = at::zeros({}, at::TensorOptions().device(root_device()));
     for (const auto& [name, parameter] : parameters_)
-      if (parameter.requires_grad()) nothing = nothing + parameter.reshape({-1}).slice(0, 0, 0).sum();
+      if (parameter.requires_grad() && !sparse_.contains(parameter.unsafeGetTensorImpl()))
+        nothing = nothing + parameter.reshape({-1}).slice(0, 0, 0).sum();
+    // Of sparse ones alone it reaches none: they have no gradient then.
+    if (!nothing.requires_grad()) nothing.set_requires_grad(true);
     start = StepOutput(nothing);
   }
   phases.before_backward(start);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <levin/core/interfaces/independent_steps.h>
 #include <levin/strategies/ddp/local_steps.h>
 #include <levin/strategies/ranks/ranked_strategy.h>
 
@@ -53,7 +54,7 @@ struct DdpOptions {
 ///
 /// For a process group or a wrapping of one's own: derive, override make_group or communication_hook, and register the
 /// class under a name.
-class Ddp : public RankedStrategy {
+class Ddp : public RankedStrategy, public LocalWeights {
  public:
   using Options = DdpOptions;
   explicit Ddp(const Options& options = {});
@@ -73,6 +74,7 @@ class Ddp : public RankedStrategy {
   void combine_gradients(const std::vector<at::Tensor>& parameters) override;
   void broadcast_optimizers(const std::vector<std::shared_ptr<torch::optim::Optimizer>>& optimizers) override;
   void prepare_evaluation(Module& module) override;
+  bool has_local_weights() override { return steps_alone() && !is_alone(); }
   State state_dict() const override { return local_steps_.state_dict(); }
   void load_state_dict(const State& state) override { local_steps_.load_state_dict(state); }
   double learning_rate_scale() const override;

@@ -28,7 +28,11 @@ Ddp2::Ddp2(const Options& options) : Ddp(options) {}
 Ddp2::~Ddp2() = default;
 
 StrategyCapabilities Ddp2::capabilities() const {
-  return {.several_devices = true, .several_nodes = true, .half_precision = false, .manual_optimization = false};
+  return {.several_devices = true,
+          .several_nodes = true,
+          .half_precision = false,
+          .manual_optimization = false,
+          .iterable_datasets = Ddp::capabilities().iterable_datasets};
 }
 
 void Ddp2::prepare(const StrategySetup& setup) {

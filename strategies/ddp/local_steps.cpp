@@ -68,8 +68,11 @@ void LocalSteps::begin_step() {
   if (replicas_ == nullptr) return;
   show_own();
   const at::NoGradGuard no_grad;
+  // What is frozen when a window begins stays as it is, and begins anew where it is trained again.
+  if (steps_ == 0) std::erase_if(weights_, [](const Weight& weight) { return !weight.parameter.requires_grad(); });
   for (size_t i = 0; i < all_.size(); ++i) {
     const auto& [name, parameter] = all_[i];
+    if (steps_ == 0 && !parameter.requires_grad()) is_weight_[i] = 0;
     if (is_weight_[i] != 0 || !parameter.requires_grad()) continue;
     is_weight_[i] = 1;
     Weight weight{.name = name, .parameter = parameter};
@@ -124,7 +127,11 @@ void LocalSteps::agree() {
   const bool has_outer_steps = options_.sync == ReplicaSync::kDiloco;
   std::vector<at::Tensor> tensors = parameters();
   if (has_outer_steps)
-    for (size_t i = 0; i < tensors.size(); ++i) tensors[i] = weights_[i].agreed - tensors[i];
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      // From what the window began with, which is rounded where parameters have 16 bits.
+      const at::Tensor& agreed = weights_[i].agreed;
+      tensors[i] = agreed.to(tensors[i].scalar_type()).to(agreed.scalar_type()) - tensors[i];
+    }
   for (const auto& [name, buffer] : buffers_) tensors.push_back(buffer);
   const std::vector<at::Tensor> means = mean_of(tensors);
   const OuterOptimizerOptions& outer = options_.outer;
@@ -189,7 +196,7 @@ void LocalSteps::check_optimizer(const torch::optim::Optimizer& optimizer) {
 // ---- State
 
 State LocalSteps::state_dict() const {
-  if (replicas_ == nullptr) return {};
+  if (replicas_ == nullptr || weights_.empty()) return {};  // nothing is a rank's own before the first step
   State state = State::map();
   state["steps"] = steps_;
   state["ranks"] = replicas_->world_size();

@@ -4,6 +4,8 @@
 #include "../support/tiny.h"
 
 #include <levin/callbacks/lambda_callback.h>
+#include <levin/callbacks/model_pruning.h>
+#include <levin/callbacks/weight_averaging.h>
 #include <levin/core/base/file_system.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/optim/adam.h>
@@ -302,6 +304,22 @@ double bytes_sent(const std::string& replicate) {
   return sent;
 }
 
+TEST(LocalSteps, LeaveFrozenWeightsAsTheyAre) {
+  for (const char* const replicate : {"sync: diloco, every: 5", "sync: diloco, every: 1"}) {  // 5 steps an epoch
+    Plan run{.replicate = replicate, .epochs = 3};
+    at::Tensor frozen;
+    run.watch.on_train_epoch_start = [&](Trainer& trainer, Module& module) {
+      if (trainer.current_epoch() != 1) return;
+      at::Tensor first = module.parameters().front();
+      first.set_requires_grad(false);
+      if (trainer.is_global_zero()) frozen = first.detach().clone();
+    };
+    const Outcome outcome = train(run);
+    ASSERT_TRUE(frozen.defined());
+    EXPECT_TRUE(outcome.module->parameters().front().equal(frozen)) << replicate;
+  }
+}
+
 TEST(LocalSteps, SendLittle) {
   const double gradients = bytes_sent("sync: gradients, broadcast_buffers: false");
   const double local = bytes_sent("sync: diloco, every: 64");
@@ -325,6 +343,12 @@ TEST(LocalSteps, SayWhatDoesNotWork) {
   Plan half{.replicate = "sync: diloco"};
   half.change = [](TrainerOptions& options) { options.precision = "16-mixed"; };
   EXPECT_THAT(message_of(half), HasSubstr("16-mixed"));
+  for (const auto& callback : std::initializer_list<std::shared_ptr<Callback>>{make<WeightAveraging>({}),
+                                                                               make<ModelPruning>({.amount = 0.5})}) {
+    Plan changed{.replicate = "sync: diloco"};
+    changed.change = [&](TrainerOptions& options) { options.callbacks.push_back(callback); };
+    EXPECT_THAT(message_of(changed), HasSubstr("sync: local_sgd or diloco"));
+  }
   Plan sharded{.replicate = "sync: diloco", .ranks = 4};
   sharded.change = [](TrainerOptions& options) {
     options.strategy = Spec<Strategy>(
