@@ -63,11 +63,12 @@ class CpuGraphRecorder final : public ComparableRecorder {
   std::vector<at::Tensor> inputs_;  ///< what stands for its batch, until it has ended
   std::vector<at::Tensor> state_;   ///< parameters and buffers
   std::vector<at::Tensor> left_out_;
-  // References to a storage, as `holders` counts them:
+  // References to a storage, as `holders` counts them. What is kept: those now, less what hooks took and the caller
+  // had.
   std::vector<int64_t> callers_;      ///< when the step began, to its batch
   std::vector<int64_t> at_part_end_;  ///< when the last part ended
   std::vector<int64_t> taken_;        ///< by hooks between the parts
-  std::string kept_;                  ///< by the step's code; empty: nothing
+  std::string kept_;                  ///< what is kept past the step; empty: nothing
   size_t batch_size_ = 0;             ///< tensors of the step's batch
 };
 

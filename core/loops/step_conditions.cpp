@@ -219,7 +219,7 @@ const char* StepConditions::changed() const {
   for (const Number& number : numbers_)
     if (number.now() != number.value) return "a number in the options of a module";
   if (!(Settings::now() == settings_))
-    return "a setting of LibTorch (threads, deterministic, anomaly, default type), or the thread that takes the steps,";
+    return "a setting of LibTorch (threads, deterministic, anomaly, default type) or the calling thread";
   return nullptr;
 }
 

@@ -296,6 +296,30 @@ TEST(FitLoop, WhatAValidationSavesBeginsTheIntervalAnew) {
   EXPECT_EQ(loops.at("seconds_since_validation").as_double(), 0.0);
 }
 
+TEST(FitLoop, AValidationAtAStopLeavesLaterOnesWhereTheyAre) {
+  const std::string path = testing::fresh_folder("interval_stop") + "/checkpoint";
+  std::vector<int64_t> validated_after;
+  const auto options_with = [&](int64_t stop_in) {
+    TrainerOptions options = quiet(4);  // of 5 batches
+    options.val_check_interval = int64_t{4};
+    options.check_val_every_n_epoch.reset();
+    options.callbacks.push_back(make<LambdaCallback>(LambdaCallbackOptions{
+        .on_train_batch_start =
+            [stop_in](Trainer& trainer, Module&, const Batch&, int64_t) {
+              if (trainer.total_batches() == stop_in) trainer.request_stop("test");
+            },
+        .on_validation_end = [&](Trainer& trainer, Module&) { validated_after.push_back(trainer.total_batches()); }}));
+    return options;
+  };
+  Trainer first(options_with(5));
+  first.fit(make<TinyModule>({}), tiny_loader(), tiny_loader(16));
+  first.save_checkpoint(path);
+  const std::vector<int64_t> before = validated_after;
+  Trainer(options_with(-1)).fit(make<TinyModule>({}), tiny_loader(), tiny_loader(16), path);
+  EXPECT_EQ(before, (std::vector<int64_t>{4, 6}));
+  EXPECT_EQ(validated_after, (std::vector<int64_t>{4, 6, 8, 12, 16, 20}));
+}
+
 TEST(FitLoop, LimitsAreCountsOrFractions) {
   EXPECT_EQ(fit([](TrainerOptions& options) { options.limit_train_batches = 1; }, 1).counts.batches, 1);
   EXPECT_EQ(fit([](TrainerOptions& options) { options.limit_train_batches = 1.0; }, 1).counts.batches, 5);
