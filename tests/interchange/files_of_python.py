@@ -86,7 +86,9 @@ def make(folder):
     odd["itself"].append(odd["itself"])
     for protocol in (2, 4):
         torch.save(odd, folder / f"odd_{protocol}.pth", pickle_protocol=protocol)
-    torch.save(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)), folder / "module.pth")
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+    torch.save(module, folder / "module.pth")
+    torch.save(module, folder / "module_legacy.pth", _use_new_zipfile_serialization=False)
     torch.save({"a": torch.ones(1), "evil": Evil(folder / "ran")}, folder / "evil.pth")
     torch.save({"epoch": 3, "model": {"fc.weight": torch.ones(2, 3)}, "ema": {"fc.weight": torch.zeros(2, 3)}},
                folder / "two.pth")

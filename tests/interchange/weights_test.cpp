@@ -127,6 +127,7 @@ TEST_F(PythonFiles, APickleThatCallsTheSystemIsInert) {
 
 TEST_F(PythonFiles, WeightsAreFoundInModulesAndInsideOfOtherThings) {
   EXPECT_TRUE(open_weights(path("module.pth")).tensors.contains("1.running_mean"));
+  EXPECT_TRUE(diff_weights(path("module.pth"), path("module_legacy.pth")).equal());
   EXPECT_EQ(open_weights(path("one.pth")).tensors.size(), 2U);
   EXPECT_THAT(error_of([] { open_weights(path("two.pth")); }), HasSubstr("several places; got model, ema"));
   EXPECT_EQ(open_weights(path("two.pth"), "ema").tensors.size(), 1U);
@@ -317,7 +318,7 @@ TEST_F(PythonFiles, FilesCutShortAreRefusedInOneSentence) {
 TEST_F(PythonFiles, BytesChangedAtRandomAreReadOrRefused) {
   const char* const given = std::getenv("LEVIN_FUZZ_ROUNDS");
   const int rounds = given != nullptr ? std::atoi(given) : 300;
-  for (const char* name : {"state.pth", "state_legacy.pth", "odd_4.pth", "module.pth"}) {
+  for (const char* name : {"state.pth", "state_legacy.pth", "odd_4.pth", "module.pth", "module_legacy.pth"}) {
     const std::string whole = testing::read_text(path(name));
     const size_t pickle = whole.find("\x80\x02");
     std::mt19937 random(7);
