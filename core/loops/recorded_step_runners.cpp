@@ -94,7 +94,7 @@ at::Tensor WatchedStep::kept(const at::Tensor& loss) { return recording_->own(lo
 void WatchedStep::step_end(StepOutput& output, Run run) {
   recording_->watch(RecordedPart::kStepEnd, [&] {
     run();
-    recording_->take_over(output, /*keeps_graph=*/!is_manual_);
+    recording_->take_over(output);
   });
 }
 

@@ -222,12 +222,6 @@ void StepRecording::watch(RecordedPart part, const std::function<void()>& body) 
     dynamic_cast<optim::FusedOptimizer&>(context_.optimizers.front()->optimizer()).write_learning_rates();
   watch_part(body);
   if (part != Part::kBackward) return;
-  // Whatever nodes of the graph hold goes with it.
-  if (loss_.defined() && loss_.grad_fn() != nullptr) {
-    torch::autograd::impl::set_gradient_edge(loss_, {});
-    loss_.set_requires_grad(true);
-  }
-  loss_.reset();
   watcher_->note_kept();
   note_gradients();
 }
@@ -297,16 +291,14 @@ at::Tensor StepRecording::own(const at::Tensor& tensor) {
   return own;
 }
 
-void StepRecording::take_over(StepOutput& output, bool keeps_graph) {
+void StepRecording::take_over(StepOutput& output) {
   if (finished_) return;
   const at::Tensor loss = output.loss();
   output.loss() = own(loss);
-  if (loss.defined() && loss.grad_fn() != nullptr && keeps_graph) {
+  if (loss.defined() && loss.grad_fn() != nullptr)
     torch::autograd::impl::set_gradient_edge(output.loss(), torch::autograd::impl::gradient_edge(loss));
-    loss_ = output.loss();
-  } else if (loss.defined()) {
+  else if (loss.defined())
     output.loss().set_requires_grad(loss.requires_grad());
-  }
   if (output.weight().tensor().defined()) output.weight() = own(output.weight().tensor());
   for (auto& [name, tensor] : output.outputs().items()) tensor = own(tensor);
 }

@@ -57,8 +57,8 @@ class StepRecording {
   /// Returns a tensor of the step for the trainer to keep, with the same memory: who holds those that training_step
   /// made is known then.
   at::Tensor own(const at::Tensor& tensor);
-  /// Gives the step's output such tensors; the loss keeps its graph where backward is to come.
-  void take_over(StepOutput& output, bool keeps_graph);
+  /// Gives the step's output such tensors; the loss keeps its graph.
+  void take_over(StepOutput& output);
   /// Ends the step. Returns why steps cannot be replayed, or what was different; empty for nothing.
   std::string end_watching(const StepOutput& output, const StepScaling& scaling);
   /// Whether what end_watching returned is of that step alone: it was neither recorded nor compared, and others may be.
@@ -191,7 +191,6 @@ class StepRecording {
   std::vector<Gradient> layouts_;  ///< of those that the recorded step added to, without memory
   std::unique_ptr<RecordedUnits> units_;
   size_t next_part_ = 0;
-  at::Tensor loss_;                       ///< of the first step, until backward has run
   bool gradients_differ_ = false;         ///< between that step and a replay of it
   std::vector<Gradient> after_backward_;  ///< of the step that is watched
   std::vector<at::Tensor> ungraded_;      ///< parameters of the optimizer to which the recorded step gave no gradient

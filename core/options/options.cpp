@@ -145,7 +145,7 @@ void describe_optimization(Schema<TrainerOptions>& schema) {
                "batches and ranks; false: of the mean of their losses, whatever they hold");
   schema
       .field("gradient_clip_val", &Options::gradient_clip_val,
-             "clip gradients to this norm, value or ratio; null or 0: do not clip")
+             "largest norm, value or ratio of gradients; null or 0: any")
       .at_least(0);
   schema
       .field("gradient_clip_algorithm", &Options::gradient_clip_algorithm,

@@ -357,7 +357,7 @@ std::string story_failure(const std::string& strategy, int64_t ranks, const Stor
 TEST(ContextParallel, SaysWhatItCannotDo) {
   EXPECT_THAT(story_failure(kContextTwo, 2, {.options = {.mistake = "size"}}),
               HasSubstr("that was made from the size of this part; valid: sizes of all positions; hint: "
-                        "levin::full_sequence_length(x) instead of x.size(0)"));
+                        "levin::full_sequence_length(x) instead of the size of the part"));
   for (const char* mistake : {"mean", "scale"})
     EXPECT_THAT(story_failure(kContextTwo, 2, {.options = {.mistake = mistake}}),
                 HasSubstr("in the unit 'net.0', aten::mean would mix the 16 positions of a sequence of which this rank "
@@ -365,8 +365,9 @@ TEST(ContextParallel, SaysWhatItCannotDo) {
   EXPECT_THAT(story_failure(kContextTwo, 2, {.options = {.mistake = "heads"}}),
               HasSubstr("attention with 1 heads of keys cannot be divided over 2 ranks; valid: a multiple of 2 (the "
                         "next is 2)"));
-  EXPECT_THAT(story_failure(kContextTwo, 2, {.options = {.mistake = "no attention"}}),
-              HasSubstr("no scaled_dot_product_attention has run over the sequences that ranks divide"));
+  EXPECT_THAT(
+      story_failure(kContextTwo, 2, {.options = {.mistake = "no attention"}}),
+      HasSubstr("no scaled_dot_product_attention and no full_sequence has run over the sequences that ranks divide"));
   EXPECT_THAT(story_failure(kContextFour, 4, {.length = 14}),
               HasSubstr("sequences of 14 positions, which cannot be divided over 4 ranks; valid: a multiple of 4, at "
                         "least 8, such as 12 or 16"));

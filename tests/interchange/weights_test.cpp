@@ -318,7 +318,7 @@ TEST_F(PythonFiles, FilesCutShortAreRefusedInOneSentence) {
 TEST_F(PythonFiles, BytesChangedAtRandomAreReadOrRefused) {
   const char* const given = std::getenv("LEVIN_FUZZ_ROUNDS");
   const int rounds = given != nullptr ? std::atoi(given) : 300;
-  for (const char* name : {"state.pth", "state_legacy.pth", "odd_4.pth", "module.pth", "module_legacy.pth"}) {
+  for (const char* name : {"state.pth", "state_legacy.pth", "odd_4.pth", "module.pth"}) {
     const std::string whole = testing::read_text(path(name));
     const size_t pickle = whole.find("\x80\x02");
     std::mt19937 random(7);

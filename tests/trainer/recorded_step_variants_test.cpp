@@ -1113,17 +1113,6 @@ TEST(RecordedStepVariants, ALoggedValueThatIsChangedInPlaceLater) {
                          .is_replayed = true}});
 }
 
-TEST(RecordedStepVariants, WhatTheGraphHoldsIsNotKept) {
-  expect_the_same_bits({{.name = "a hook with a mask of the step",
-                         .change =
-                             [](VariantNet& net, const at::Tensor& loss, const Batch&, int64_t) {
-                               const at::Tensor mask = (net.hidden.detach() > 0.1).to(at::kFloat);
-                               net.hidden.register_hook([mask](const at::Tensor& gradient) { return gradient * mask; });
-                               return loss + net.hidden.square().mean();
-                             },
-                         .is_replayed = true}});
-}
-
 TEST(RecordedStepVariants, WhatCallbacksKeepIsTheirs) {
   const auto losses = std::make_shared<std::vector<at::Tensor>>();
   expect_the_same_bits(
