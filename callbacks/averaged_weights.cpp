@@ -27,8 +27,7 @@ void AveragedWeights::bind(Module& module, Strategy& strategy, const Settings& s
   if (has_local_weights(strategy))
     throw ConfigError(
         "averages of weights do not work with sync: local_sgd or diloco, whose ranks have other weights than each "
-        "other "
-        "between two exchanges; valid: sync: gradients; hint: exchanges are averages themselves");
+        "other between two exchanges; valid: sync: gradients; hint: exchanges are averages themselves");
   strategy_ = &strategy;
   offload_ = settings.offload;
   names_.clear();

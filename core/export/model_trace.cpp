@@ -569,7 +569,7 @@ class ModelTracer {
         return outputs;
       });
     } catch (const std::exception&) {
-      return "";  // nobody trains it
+      return "";  // the module itself cannot be trained on this
     }
     try {
       of_script = train(trace.example, [&](const Batch& batch) {

@@ -5,8 +5,8 @@
 
 namespace levin {
 
-/// What a strategy also derives from whose ranks divide each example among each other. Ranks with the same batches then
-/// have losses, gradients and logged values of their own, of their parts.
+/// Interface of strategies that divide each example over ranks: such ranks get the same batches, and each has the loss,
+/// gradients and logged values of its part.
 class DividedExamples {
  public:
   virtual ~DividedExamples() = default;
@@ -17,7 +17,7 @@ class DividedExamples {
   virtual Batch whole_of(const Batch& prediction) = 0;
   /// Whether this rank is the first of those that divide a batch, which keeps whole predictions.
   virtual bool is_first() = 0;
-  /// Part of all losses that this rank has, of how many.
+  /// Index of this rank's loss among the losses of a step, and their number.
   virtual Strategy::DataParallelRank loss_rank() = 0;
 };
 
@@ -30,7 +30,8 @@ inline bool counts_examples(Strategy& strategy) {
   return divided == nullptr || divided->is_first();
 }
 
-/// Part of all losses that this rank has, of how many: that of the data where ranks do not divide examples.
+/// Index of this rank's loss among the losses of a step, and their number: those of the data where ranks do not divide
+/// examples.
 inline Strategy::DataParallelRank loss_rank(Strategy& strategy) {
   DividedExamples* const divided = find_divided_examples(strategy);
   return divided == nullptr ? strategy.data_parallel_rank() : divided->loss_rank();

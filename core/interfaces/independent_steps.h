@@ -37,15 +37,15 @@ inline IndependentSteps* find_independent_steps(Strategy& strategy) {
   return steps != nullptr && steps->are_steps_independent() ? steps : nullptr;
 }
 
-/// What a strategy also derives from whose ranks may have other weights than each other after a step.
+/// Interface of strategies whose ranks may have different weights between steps (local SGD).
 class LocalWeights {
  public:
   virtual ~LocalWeights() = default;
-  /// Whether ranks have, in the call under way.
+  /// Whether that is so in the call under way.
   virtual bool has_local_weights() = 0;
 };
 
-/// Whether the strategy's ranks have other weights than each other after a step.
+/// Whether the strategy's ranks may have different weights between steps.
 inline bool has_local_weights(Strategy& strategy) {
   auto* local = dynamic_cast<LocalWeights*>(&strategy);
   return local != nullptr && local->has_local_weights();

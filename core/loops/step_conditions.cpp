@@ -185,7 +185,7 @@ bool StepConditions::same_tensors(bool flags) const {
     if (!std::equal(part.parameters.begin(), part.parameters.end(), parameters.begin(), parameters.end(),
                     [&](const Held& before, const auto& now) { return before.is(now.value(), flags); }))
       return false;
-    // What had none needs no list: nobody called them.
+    // Listing buffers costs an allocation.
     if (part.buffers.empty()) return true;
     const auto buffers = part.module->buffers(/*recurse=*/false);
     return std::equal(part.buffers.begin(), part.buffers.end(), buffers.begin(), buffers.end(),
