@@ -33,7 +33,7 @@ class ComparableRecorder : public GraphRecorder {
   /// Leaves a tensor of the first step out of what somebody holds, from now until note_let_go.
   virtual void leave_out(const at::Tensor& tensor) = 0;
   /// Notes what somebody other than hooks between the parts holds of the first step: its code has ended, and whatever
-  /// is held was kept by it. Called after a part.
+  /// is held was kept by it. Called after a part, when the graph of the step is gone.
   virtual void note_kept() = 0;
   /// Ends the step. `results`: tensors that are read outside of the parts, the same ones in each step; they keep their
   /// memory in replays. Returns what was done differently than in the recorded step, or why this one cannot be

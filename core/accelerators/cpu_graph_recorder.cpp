@@ -191,6 +191,7 @@ void CpuGraphRecorder::note_kept() {
     const int64_t known = taken_[number] + (number < callers_.size() ? callers_[number] : 0);
     if (now[number] > known && kept_.empty()) kept_ = recording_->trace().name_of_storage(number);
   }
+  at_part_end_ = now;
 }
 
 void CpuGraphRecorder::note_let_go() {

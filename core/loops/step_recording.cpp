@@ -222,6 +222,7 @@ void StepRecording::watch(RecordedPart part, const std::function<void()>& body) 
     dynamic_cast<optim::FusedOptimizer&>(context_.optimizers.front()->optimizer()).write_learning_rates();
   watch_part(body);
   if (part != Part::kBackward) return;
+  release_graph_of_loss();
   watcher_->note_kept();
   note_gradients();
 }
@@ -284,6 +285,14 @@ void StepRecording::end_logs() {
   for (const auto& logged : watched_results_.logs.back()) watcher_->leave_out(logged.value);
 }
 
+void StepRecording::release_graph_of_loss() {
+  if (!finished_ && loss_.defined() && loss_.grad_fn() != nullptr) {
+    loss_.unsafeGetTensorImpl()->set_autograd_meta(nullptr);
+    loss_.set_requires_grad(true);  // as that of a replay
+  }
+  loss_.reset();
+}
+
 at::Tensor StepRecording::own(const at::Tensor& tensor) {
   if (finished_ || !tensor.defined() || !tensor.has_storage()) return tensor;
   at::Tensor own = detached_alias(tensor);
@@ -294,7 +303,7 @@ at::Tensor StepRecording::own(const at::Tensor& tensor) {
 void StepRecording::take_over(StepOutput& output) {
   if (finished_) return;
   const at::Tensor loss = output.loss();
-  output.loss() = own(loss);
+  loss_ = output.loss() = own(loss);
   if (loss.defined() && loss.grad_fn() != nullptr)
     torch::autograd::impl::set_gradient_edge(output.loss(), torch::autograd::impl::gradient_edge(loss));
   else if (loss.defined())
@@ -424,6 +433,7 @@ std::string StepRecording::end_watching(const StepOutput& output, const StepScal
   if (failure_.empty()) failure_ = of_batch;
   if (failure_.empty()) failure_ = what_is_missing(output);
   batch_ = Batch();
+  loss_.reset();
   for (const at::Tensor& tensor : {scaling.grad_scale, scaling.found_inf}) watcher_->leave_out(tensor);
   if (failure_.empty()) end_parts();
   if (!failure_.empty()) {

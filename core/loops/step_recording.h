@@ -57,7 +57,7 @@ class StepRecording {
   /// Returns a tensor of the step for the trainer to keep, with the same memory: who holds those that training_step
   /// made is known then.
   at::Tensor own(const at::Tensor& tensor);
-  /// Gives the step's output such tensors; the loss keeps its graph.
+  /// Gives the step's output such tensors; the loss keeps its graph until backward has run.
   void take_over(StepOutput& output);
   /// Ends the step. Returns why steps cannot be replayed, or what was different; empty for nothing.
   std::string end_watching(const StepOutput& output, const StepScaling& scaling);
@@ -171,6 +171,8 @@ class StepRecording {
 
   void run_parts();
   void read_batch();
+  /// The trainer's loss, when backward is over: a hook of the step that its graph has keeps nothing.
+  void release_graph_of_loss();
   /// Notes the gradients that backward left, before hooks see them, and compares those of a replay.
   void note_gradients();
   bool has_sparse_gradient() const;
@@ -190,6 +192,7 @@ class StepRecording {
   Batch batch_;                    ///< that replays read, of a watched recording
   std::vector<Gradient> layouts_;  ///< of those that the recorded step added to, without memory
   std::unique_ptr<RecordedUnits> units_;
+  at::Tensor loss_;  ///< that the trainer has of the first step, up to the end of backward
   size_t next_part_ = 0;
   bool gradients_differ_ = false;         ///< between that step and a replay of it
   std::vector<Gradient> after_backward_;  ///< of the step that is watched

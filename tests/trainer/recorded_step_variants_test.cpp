@@ -463,6 +463,23 @@ TEST(RecordedStepVariants, GeneratorsOfTheUser) {
              return loss + net.hidden.mean();
            },
        .is_replayed = true},
+      {.name = "a hook that has a mask of the step",
+       .change =
+           [](VariantNet& net, const at::Tensor& loss, const Batch&, int64_t) {
+             const at::Tensor mask = net.hidden.detach().gt(0).to(net.hidden.scalar_type());
+             net.hidden.register_hook([mask](const at::Tensor& gradient) { return gradient * mask; });
+             return loss;
+           },
+       .is_replayed = true},
+      {.name = "a hook that has a result with its graph",
+       .change =
+           [](VariantNet& net, const at::Tensor& loss, const Batch&, int64_t) {
+             const at::Tensor scale = net.hidden.sigmoid();
+             const at::Tensor sum = loss + (scale * net.hidden).mean();
+             sum.register_hook([scale](const at::Tensor& gradient) { return gradient * scale.detach().mean(); });
+             return sum;
+           },
+       .is_replayed = true},
       {.name = "callbacks draw from it",
        .change = [&](VariantNet& net, const at::Tensor& loss, const Batch&,
                      int64_t) { return loss + (net.hidden * noise(net.generator)).mean(); },
