@@ -69,6 +69,11 @@ ExportReport export_model(torch::nn::Module& module, const ExportedFunction& fun
                     "from tensor.size(0) by multiplication follow the batch",
                     trace.size_names.size() == 1 ? counted(trace.example.size(), "row") : "the example's sizes",
                     join(trace.fixed, "; ")));
+  if (!trace.follows_values.empty())
+    log::rank_zero_warning(fmt::format(
+        "the exported model has numbers or branches that it took from the example's values: {}; hint: compute with "
+        "tensors instead of item(), data() and data_ptr()",
+        trace.follows_values));
   if (!trace.trains_otherwise.empty())
     log::rank_zero_warning(
         fmt::format("the exported model is for prediction alone: trained further it is not the module, {}; hint: parts "

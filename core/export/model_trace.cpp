@@ -5,12 +5,14 @@
 #include <levin/core/base/released_storage.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/export/batch_size.h>
+#include <levin/core/nn/behaviour_key.h>
 #include <levin/core/nn/move_to_device.h>
 #include <levin/core/nn/named_units.h>
 #include <levin/core/nn/unit.h>
 
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -226,8 +228,24 @@ std::string rows_in_words(const std::vector<int64_t>& rows) {
   return join(numbers, " and ") + " rows";
 }
 
-/// The example's rows, again and again, as many as `rows` has for each number of them.
-Batch with_rows(const Batch& example, const std::vector<int64_t>& rows) {
+/// Values to try a model with.
+enum class Values {
+  kExample,  ///< the example's rows, again and again
+  kScaled,   ///< real numbers times one above 0 for each row, whole numbers and truth values in another order
+  kTurned,   ///< the same, times one below 0
+};
+
+at::Tensor with_values(const at::Tensor& tensor, Values values) {
+  if (values == Values::kExample || tensor.dim() == 0) return tensor;
+  if (!tensor.is_floating_point()) return tensor.dim() == 1 ? tensor.flip(0) : tensor.flip(0).roll(1, tensor.dim() - 1);
+  std::vector<int64_t> sizes(static_cast<size_t>(tensor.dim()), 1);
+  sizes.front() = tensor.size(0);
+  const at::Tensor factors = (at::arange(tensor.size(0), at::kFloat).mul(3).remainder(5) + 2).view(sizes) / 4;
+  return tensor * (values == Values::kScaled ? factors : -factors).to(tensor.scalar_type());
+}
+
+/// As many rows as `rows` has for each number of the example's.
+Batch with_rows(const Batch& example, const std::vector<int64_t>& rows, Values values = Values::kExample) {
   const RowCounts counts(example);
   Batch batch;
   for (const auto& [name, tensor] : example.items()) {
@@ -237,7 +255,8 @@ Batch with_rows(const Batch& example, const std::vector<int64_t>& rows) {
       continue;
     }
     const int64_t given = cpu.size(0);
-    batch.set(name, cpu.index_select(0, at::arange(rows.at(counts.place_of(given)), at::kLong).remainder(given)));
+    const at::Tensor index = at::arange(rows.at(counts.place_of(given)), at::kLong).remainder(given);
+    batch.set(name, with_values(cpu.index_select(0, index), values));
   }
   return batch;
 }
@@ -321,7 +340,11 @@ class ModelTracer {
   ModelTrace run(bool tries_training) {
     const at::NoGradGuard no_gradients;
     ModeTraces traces = trace_freely();
-    if (traces.fixed.empty()) traces.fixed = differences_with_other_sizes(traces);
+    std::string follows_values;
+    if (traces.fixed.empty()) {
+      follows_values = difference_with_other_values(traces, rows_.first());
+      traces.fixed = differences_with_other_sizes(traces, follows_values.empty());
+    }
     if (!traces.fixed.empty()) {
       auto fixed = std::move(traces.fixed);
       traces = trace_fixed();
@@ -331,9 +354,11 @@ class ModelTracer {
         throw Error("export", wrong.front() +
                                   ", as with the example's: something that it computes is no operator; hint: "
                                   "numbers of the host in a tensor belong in a buffer");
+      follows_values = difference_with_other_values(traces, rows_.given());
     }
     guard_.restore_buffers();
     ModelTrace trace = assemble(traces);
+    trace.follows_values = follows_values;
     add_forward(trace, *traces.training.graph);
     if (tries_training) trace.trains_otherwise = difference_in_training(trace);
     trace.script.eval();
@@ -471,21 +496,35 @@ class ModelTracer {
     return sizes;
   }
 
-  /// Runs the evaluation graph with numbers of rows that it has not seen; says where it is not the model.
-  std::vector<std::string> differences_with_other_sizes(const ModeTraces& traces) {
+  /// Runs the evaluation graph with numbers of rows that it has not seen; says where it is not the model. With values
+  /// that differ from row to row, where these can be told apart from the numbers of rows.
+  std::vector<std::string> differences_with_other_sizes(const ModeTraces& traces, bool with_other_values) {
     std::vector<std::string> differences;
     for (const std::vector<int64_t>& rows : rows_.tried())
-      if (differences.empty()) differences = differences_with(traces, rows);
+      for (const Values values : {Values::kExample, Values::kScaled})
+        if (differences.empty() && (values == Values::kExample || with_other_values))
+          differences = differences_with(traces, rows, values);
     return differences;
   }
 
-  std::vector<std::string> differences_with(const ModeTraces& traces, const std::vector<int64_t>& rows) {
-    const Batch batch = with_rows(example_, rows);
+  std::string difference_with_other_values(const ModeTraces& traces, const std::vector<int64_t>& rows) {
+    for (const Values values : {Values::kScaled, Values::kTurned})
+      if (const auto found = differences_with(traces, rows, values); !found.empty())
+        return "with other values, " + found.front();
+    return "";
+  }
+
+  /// Empty also where the model itself does not take such a batch.
+  std::vector<std::string> differences_with(const ModeTraces& traces, const std::vector<int64_t>& rows,
+                                            Values values = Values::kExample) {
+    const Batch batch = with_rows(example_, rows, values);
     module_.eval();
     Batch expected;
-    {
+    try {
       const RngStateGuard generators;
       expected = function_(batch);
+    } catch (const std::exception&) {
+      return {};
     }
     jit::Stack stack{self_._ivalue()};
     for (const auto& [name, tensor] : batch.items()) stack.emplace_back(tensor);
@@ -497,6 +536,7 @@ class ModelTracer {
     std::vector<c10::IValue> got;
     try {
       const RngStateGuard generators;
+      const c10::impl::ExcludeDispatchKeyGuard traced_already(detail::kBehaviourKey);
       jit::GraphFunction("evaluation", graph, nullptr).run(stack);
       got = stack.at(0).toTupleRef().elements().vec();
     } catch (const std::exception& error) {
@@ -575,6 +615,7 @@ class ModelTracer {
       of_script = train(trace.example, [&](const Batch& batch) {
         std::vector<c10::IValue> inputs;
         for (const auto& [name, tensor] : batch.items()) inputs.emplace_back(tensor);
+        const c10::impl::ExcludeDispatchKeyGuard traced_already(detail::kBehaviourKey);
         const c10::IValue result = trace.script.forward(inputs);
         std::vector<at::Tensor> outputs;
         if (result.isTensor()) return std::vector<at::Tensor>{result.toTensor()};

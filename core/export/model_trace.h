@@ -29,15 +29,18 @@ struct ModelTrace {
   std::vector<std::vector<int64_t>> output_sizes;
   std::vector<std::string> size_names;
   std::vector<std::string> fixed;  ///< what ties the graphs to the example's batch size, in words
+  /// What the graphs took from the example's values, in words; empty: nothing that trials saw.
+  std::string follows_values;
   /// Where the script is another model than the function when it is trained, in words; empty: nowhere, or not tried.
   std::string trains_otherwise;
 };
 
 /// Traces in both modes, each with two batch sizes: constants that differ between them as the sizes do become sizes of
-/// the inputs, and a few more sizes are tried. Tensors of the example with other numbers of rows, as of a batch of
-/// graphs, have sizes of their own: each number is one size. `tries_training`: gradients and buffers in training mode
-/// are compared too. The module's buffers and modes and the random generators are afterwards as they were. Throws
-/// levin::Error, also where the graphs compute something else than the function, or the function writes to parameters.
+/// the inputs, and a few more sizes and other values are tried. Tensors of the example with other numbers of rows, as
+/// of a batch of graphs, have sizes of their own: each number is one size. `tries_training`: gradients and buffers in
+/// training mode are compared too. The module's buffers and modes and the random generators are afterwards as they
+/// were. Throws levin::Error, also where the graphs compute something else than the function, or the function writes to
+/// parameters.
 ModelTrace trace_model(torch::nn::Module& module, const ExportedFunction& function, const Batch& example,
                        bool tries_training = false);
 

@@ -124,6 +124,42 @@ TEST_F(ExportProblems, BoundsThatCodeSetsToTheRowsAreSaid) {
   }
 }
 
+TEST_F(ExportProblems, NumbersThatTheModelReadsOutOfItsBatchAreSaid) {
+  using Function = at::Tensor (*)(const at::Tensor&);
+  const std::vector<Function> readers{[](const at::Tensor& x) { return x / x.abs().max().item<float>(); },
+                                      [](const at::Tensor& x) { return x + x.mean().item<float>(); },
+                                      [](const at::Tensor& x) { return x * (x > 0).nonzero().size(0); },
+                                      [](const at::Tensor& x) { return x + at::full({2}, x[0][0].item<float>()); },
+                                      [](const at::Tensor& x) { return x.sum().item<float>() > 0 ? x * 2 : x * 3; },
+                                      [](const at::Tensor& x) { return x + at::Tensor(x.data()).mul(2); }};
+  for (const int64_t rows : {1, 2, 5}) {
+    for (size_t i = 0; i < readers.size(); ++i) {
+      SCOPED_TRACE(fmt::format("reader {}, {} rows", i, rows));
+      torch::nn::Linear layer(torch::nn::LinearOptions(4, 2).bias(false));
+      torch::nn::init::constant_(layer->weight, 0.5);  // so that what it gives has the sign of x
+      net = levin::Sequential(layer, [&](const at::Tensor& x) { return readers[i](x); });
+      testing::CapturedLog log;
+      export_model(*net, function, {{"x", torch::rand({rows, 4}) + 0.1}}, folder + "/model.pt");
+      EXPECT_THAT(log.text(), HasSubstr("took from the example's values"));
+    }
+  }
+}
+
+TEST_F(ExportProblems, RowsThatAreTakenByPositionAreSaidForAnExampleOfOneRow) {
+  net = levin::Sequential(torch::nn::Linear(4, 2), [](const at::Tensor& x) {
+    return at::cat({x.slice(0, 0, x.size(0) / 2), x.slice(0, x.size(0) / 2).flip(0)});
+  });
+  const ExportReport report = export_model(*net, function, {{"x", torch::rand({1, 4})}}, folder + "/model.pt");
+  EXPECT_THAT(report.fixed, Not(IsEmpty()));
+}
+
+TEST_F(ExportProblems, AModelThatTakesNoSingleRowIsExported) {
+  net = levin::Sequential(torch::nn::Linear(4, 2),
+                          torch::nn::BatchNorm1d(torch::nn::BatchNormOptions(2).track_running_stats(false)));
+  const ExportReport report = export_model(*net, function, example, folder + "/model.pt");
+  EXPECT_THAT(report.fixed, IsEmpty());
+}
+
 TEST_F(ExportProblems, WhatIsNoOperatorIsAnError) {
   net = levin::Sequential(torch::nn::Linear(4, 2), [](const at::Tensor& x) {
     at::Tensor mask = at::empty_like(x);
