@@ -7,8 +7,8 @@
 #include <levin/core/comm/dimension_cut.h>
 #include <levin/core/nn/behaviour_key.h>
 #include <levin/core/nn/context_attention.h>
-#include <levin/core/nn/ignored_targets.h>
 #include <levin/core/nn/operator_kinds.h>
+#include <levin/core/nn/uneven_targets.h>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -167,7 +167,7 @@ struct GatherContext : torch::autograd::Function<GatherContext> {
 
 thread_local const std::string* present_unit = nullptr;
 std::atomic<int64_t> exchanges{0};
-thread_local bool has_ignored_targets = false;
+thread_local bool has_uneven_targets = false;
 
 /// Works along `dim` and keeps it.
 bool keeps_dimensions(std::string_view name) {
@@ -493,8 +493,12 @@ class ContextOperator {
                                 wanted.outer * share_->part() * wanted.inner);
     }
     const at::Tensor here = local_part(argument(1).toTensor());
-    const bool may_be_of_none = at::isIntegralType(here.scalar_type(), /*includeBool=*/false) &&
-                                argument("reduction")->toInt() == at::Reduction::Mean && has_argument("ignore_index");
+    const bool is_mean = argument("reduction")->toInt() == at::Reduction::Mean;
+    const bool has_class_weights =
+        has_argument("weight") && argument("weight")->isTensor() && argument("weight")->toTensor().defined();
+    if (is_mean && has_class_weights) detail::note_uneven_targets();
+    const bool may_be_of_none =
+        at::isIntegralType(here.scalar_type(), /*includeBool=*/false) && is_mean && has_argument("ignore_index");
     const int64_t ignored = may_be_of_none ? argument("ignore_index")->toInt() : 0;
     run_loss(of_each);
     if (!may_be_of_none) return;
@@ -502,12 +506,12 @@ class ContextOperator {
     const at::Tensor loss = stack_.back().toTensor();
     const at::Tensor counts = here.ne(ignored);
     stack_.back() = at::where(counts.any(), loss, at::zeros_like(loss));
-    if (here.is_cpu() && !counts.all().item<bool>()) detail::note_ignored_targets();
+    if (here.is_cpu() && !counts.all().item<bool>()) detail::note_uneven_targets();
   }
 
   // ---- Lists
 
-  bool is_list_operator() { return is_one_of(base_, {"cat", "concat", "concatenate", "stack"}); }
+  bool is_list_operator() { return is_one_of(base_, {"cat", "concat", "concatenate", "stack", "broadcast_tensors"}); }
   void run_list() {
     std::vector<at::Tensor> tensors = argument(0).toTensorVector();
     std::optional<ContextLayout> common;
@@ -520,6 +524,11 @@ class ContextOperator {
       dims = tensor.dim();
     }
     if (!common) refuse();
+    if (base_ == "broadcast_tensors") {
+      if (!std::ranges::all_of(tensors, [&](const at::Tensor& one) { return is_marked(one) && one.dim() == dims; }))
+        refuse();
+      return run_as(*common);
+    }
     const bool stacks = base_ == "stack";
     int64_t dim = argument("dim")->toInt();
     if (dim < 0) dim += dims + (stacks ? 1 : 0);
@@ -740,8 +749,8 @@ at::Tensor run_on_context_part(const at::Tensor& part, const std::string& name,
 }
 
 int64_t context_attention_calls() { return exchanges.load(std::memory_order_relaxed); }
-void note_ignored_targets() { has_ignored_targets = true; }
-bool take_ignored_targets() { return std::exchange(has_ignored_targets, false); }
+void note_uneven_targets() { has_uneven_targets = true; }
+bool take_uneven_targets() { return std::exchange(has_uneven_targets, false); }
 
 }  // namespace detail
 }  // namespace levin

@@ -6,7 +6,7 @@
 #include <levin/core/nn/context_units.h>
 #include <levin/core/nn/cut_context.h>
 #include <levin/core/nn/cut_sequence.h>
-#include <levin/core/nn/ignored_targets.h>
+#include <levin/core/nn/uneven_targets.h>
 #include <levin/core/nn/weight_behaviour.h>
 #include <levin/strategies/ddp/communication_hooks.h>
 
@@ -208,7 +208,7 @@ StepOutput ContextParallel::forward(const Batch& batch, StepPhases& phases) {
   if (group_ == nullptr) return Ddp::forward(batch, phases);
   const WeightForwardScope scope;
   const int64_t before = detail::context_attention_calls();
-  detail::take_ignored_targets();
+  detail::take_uneven_targets();
   StepOutput output = Ddp::forward(cut(batch), phases);
   // Also where a weight of zero has taken away what was not a number.
   if (!output.has_loss())
@@ -217,10 +217,11 @@ StepOutput ContextParallel::forward(const Batch& batch, StepPhases& phases) {
         "training_step gave no loss on this rank, but ranks that divide an example run backward together; hint: "
         "a loss that is a number also where none of the rank's positions counts, with the weight 0: "
         "at::where(count > 0, loss, at::zeros_like(loss))");
-  if (detail::take_ignored_targets() && !output.weight().defined())
+  if (detail::take_uneven_targets() && !output.weight().defined())
     throw Error("context",
-                "the loss leaves some targets out, so that ranks have means of other numbers of targets, but "
-                "training_step gives no weight; hint: return {.loss = loss, .weight = targets.ne(ignored).sum()}");
+                "the loss leaves some targets out, or weighs classes, so that ranks have means over other totals, but "
+                "training_step gives no weight; hint: return {.loss = loss, .weight = targets.ne(ignored).sum()}, with "
+                "class weights {.loss = loss, .weight = class_weights.index_select(0, targets.flatten()).sum()}");
   if (!std::exchange(has_attended_, true) && output.has_loss() && detail::context_attention_calls() == before)
     throw ConfigError(
         "strategy.context: no scaled_dot_product_attention and no full_sequence has run over the sequences that ranks "

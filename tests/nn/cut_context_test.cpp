@@ -1,4 +1,5 @@
 #include <levin/core/nn/cut_context.h>
+#include <levin/core/nn/uneven_targets.h>
 
 #include "tests/nn/on_thread_ranks.h"
 
@@ -343,6 +344,40 @@ TEST(CutContext, LossesAreThoseOfTheRanksPositions) {
       group->all_reduce(sum, ReduceOp::kSum)->wait();
       EXPECT_NEAR(sum.item<double>(), sum_of(scores, targets).item<double>(), 1e-12);
     });
+}
+
+TEST(CutContext, ElementLossesOfTwoPartsAverageToThatOfAll) {
+  namespace F = torch::nn::functional;
+  const at::Tensor x = context_input();
+  const at::Tensor y = x.sin();
+  on_thread_ranks(2, [&](const std::shared_ptr<Collective>& group) {
+    at::Tensor own_x = cut_context(x, 1, group);
+    at::Tensor own_y = cut_context(y, 1, group);
+    at::Tensor losses =
+        at::stack({F::mse_loss(own_x, own_y), F::smooth_l1_loss(own_x, own_y), F::l1_loss(own_x, own_y)});
+    group->all_reduce(losses, ReduceOp::kMean)->wait();
+    EXPECT_TRUE(at::allclose(losses, at::stack({F::mse_loss(x, y), F::smooth_l1_loss(x, y), F::l1_loss(x, y)}), 1e-12));
+  });
+}
+
+TEST(CutContext, MeansOverOtherTotalsThanPositionsAreNoted) {
+  const at::Tensor scores = context_input();
+  const at::Tensor targets = at::arange(32, at::kLong).remainder(12).view({2, 16});
+  const at::Tensor weights = at::arange(12, at::kDouble) + 1;
+  on_thread_ranks(2, [&](const std::shared_ptr<Collective>& group) {
+    const at::Tensor s = cut_context(scores, 1, group).flatten(0, 1);
+    const at::Tensor t = cut_context(targets, 1, group).flatten();
+    const auto is_noted = [&](const at::Tensor& class_weights, int64_t reduction) {
+      detail::take_uneven_targets();
+      at::cross_entropy_loss(s, t, class_weights, reduction);
+      at::nll_loss(s, t, class_weights, reduction);
+      return detail::take_uneven_targets();
+    };
+    EXPECT_FALSE(is_noted({}, at::Reduction::Mean));
+    EXPECT_TRUE(is_noted(weights, at::Reduction::Mean));
+    EXPECT_FALSE(is_noted(weights, at::Reduction::Sum));
+    EXPECT_FALSE(is_noted(weights, at::Reduction::None));
+  });
 }
 
 TEST(CutContext, AttentionSendsWhatItsFormulaSays) {
