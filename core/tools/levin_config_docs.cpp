@@ -127,7 +127,7 @@ int main() {
                  registries.profilers);
   print_struct<levin::ProfilerSchedule>("schedule");
 
-  print_heading("inspect", "What the command `data` shows ([data.md](data.md#looking-at-data)).");
+  print_heading("inspect", "What the command `data` shows ([data.md](data-modules.md#looking-at-data)).");
   print_options(levin::schema_of<levin::DataCommandOptions>().fields());
 
   print_heading("sweep", "What the command `sweep` runs ([sweeps.md](sweeps.md)).");
