@@ -17,23 +17,22 @@ void BackboneFinetuningOptions::describe(Schema<BackboneFinetuningOptions>& sche
   schema.field("backbone", &O::backbone, "the submodule, by dotted path");
   schema
       .field("unfreeze_backbone_at_epoch", &O::unfreeze_backbone_at_epoch,
-             "epoch, counted from 0, from which on it is trained")
+             "first epoch (from 0) in which it is trained")
       .at_least(0);
-  schema.field("multiplier", &O::multiplier, "of its learning rate, in every epoch after that").above(0);
+  schema.field("multiplier", &O::multiplier, "factor of the backbone's rate in each later epoch; 1 keeps it").above(0);
   schema
       .field("backbone_initial_ratio_lr", &O::backbone_initial_ratio_lr,
-             "its first learning rate as a share of the first group's")
+             "its first learning rate relative to the first group's")
       .above(0);
   schema
       .field("backbone_initial_lr", &O::backbone_initial_lr, "its first learning rate; null: backbone_initial_ratio_lr")
       .above(0);
   schema
       .field("initial_denom_lr", &O::initial_denom_lr,
-             "its first learning rate is the first group's divided by this; null: backbone_initial_ratio_lr")
+             "divisor of the first group's rate for its first rate; null: backbone_initial_ratio_lr")
       .above(0);
-  schema.field("should_align", &O::should_align,
-               "its learning rate stays at the first group's once it has reached that");
-  schema.field("train_bn", &O::train_bn, "its BatchNorm layers train from the start");
+  schema.field("should_align", &O::should_align, "limit its learning rate to the first group's");
+  schema.field("train_bn", &O::train_bn, "train its BatchNorm layers from the start");
 }
 
 BackboneFinetuning::BackboneFinetuning(const Options& options) : options_(options) {

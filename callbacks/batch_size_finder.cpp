@@ -27,16 +27,13 @@ void BatchSizeFinderOptions::describe(Schema<BatchSizeFinderOptions>& schema) {
   using O = BatchSizeFinderOptions;
   schema.field("mode", &O::mode, "power: the largest found by doubling; binsearch: the largest that fits")
       .one_of({"power", "binsearch"});
-  schema.field("steps_per_trial", &O::steps_per_trial, "optimizer steps with each size").at_least(1);
+  schema.field("steps_per_trial", &O::steps_per_trial, "optimizer steps per size").at_least(1);
   schema.field("init_val", &O::init_val, "the first size to try").at_least(1);
   schema.field("max_trials", &O::max_trials, "sizes to try at most").at_least(1);
-  schema.field("margin", &O::margin, "of binsearch: part of the size that fits by which the result is smaller")
-      .at_least(0)
-      .below(1);
-  schema.field("max_val", &O::max_val, "no larger size is tried").at_least(1);
+  schema.field("margin", &O::margin, "binsearch: fraction of the fitting size to leave free").at_least(0).below(1);
+  schema.field("max_val", &O::max_val, "largest size to try").at_least(1);
   schema.field("update_attr", &O::update_attr, "train with the result; false: only report it");
-  schema.field("batch_arg_name", &O::batch_arg_name,
-               "the option of the data module, or of the model, that the report names");
+  schema.field("batch_arg_name", &O::batch_arg_name, "option of the data module or model that the report names");
 }
 
 BatchSizeFinder::BatchSizeFinder(const Options& options) : options_(options) {

@@ -17,7 +17,7 @@ namespace levin {
 
 void DataSummaryOptions::describe(Schema<DataSummaryOptions>& schema) {
   using O = DataSummaryOptions;
-  schema.field("batches", &O::batches, "batches whose classes are counted").at_least(1);
+  schema.field("batches", &O::batches, "batches to count classes in").at_least(1);
   schema.field("images", &O::images, "most images in the picture").at_least(1).at_most(10'000);
 }
 

@@ -68,7 +68,7 @@ std::string without_number(const std::string& name) {
 
 void DeviceStatsMonitorOptions::describe(Schema<DeviceStatsMonitorOptions>& schema) {
   using Options = DeviceStatsMonitorOptions;
-  schema.field("interval", &Options::interval, "seconds between two samples")
+  schema.field("interval", &Options::interval, "time between two samples (s)")
       .require("at least 0.05", [](double seconds) { return seconds >= 0.05 && std::isfinite(seconds); });
   schema.field("gpus", &Options::gpus, "used: those that this run uses; all: all of each host; none")
       .one_of({"used", "all", "none"});
@@ -76,7 +76,7 @@ void DeviceStatsMonitorOptions::describe(Schema<DeviceStatsMonitorOptions>& sche
   schema
       .field("ranks", &Options::ranks,
              "each: the values of each rank, under rank0/, rank1/, ...; mean: one value over all ranks and GPUs; zero: "
-             "those of rank 0 alone")
+             "rank 0 only")
       .one_of({"each", "mean", "zero"});
 }
 

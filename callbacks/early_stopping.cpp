@@ -23,18 +23,17 @@ StoppingRule::Limits limits_of(const EarlyStoppingOptions& options) {
 void EarlyStoppingOptions::describe(Schema<EarlyStoppingOptions>& schema) {
   using O = EarlyStoppingOptions;
   schema.field("monitor", &O::monitor, "the metric to watch; required");
-  schema.field("min_delta", &O::min_delta, "an improvement by no more than this counts as none").at_least(0);
-  schema.field("patience", &O::patience, "looks at the metric without an improvement that end training").at_least(1);
+  schema.field("min_delta", &O::min_delta, "smallest change that counts as an improvement").at_least(0);
+  schema.field("patience", &O::patience, "checks without improvement before training stops").at_least(1);
   schema.field("mode", &O::mode, "whether a smaller or a larger value is better").one_of({"min", "max"});
-  schema.field("stopping_threshold", &O::stopping_threshold, "training ends when the value is better than this");
-  schema.field("divergence_threshold", &O::divergence_threshold, "training ends when the value is worse than this");
-  schema.field("check_finite", &O::check_finite, "training ends when the value is NaN or infinite");
-  schema.field(
-      "check_on_train_epoch_end", &O::check_on_train_epoch_end,
-      "at the end of the training epoch (true) or after validation (false); null: after validation where it does "
-      "not run once an epoch");
-  schema.field("verbose", &O::verbose, "a line for every improvement");
-  schema.field("strict", &O::strict, "a metric that nobody logs is an error; otherwise a warning");
+  schema.field("stopping_threshold", &O::stopping_threshold, "value beyond which training ends as successful");
+  schema.field("divergence_threshold", &O::divergence_threshold, "value beyond which training ends as diverged");
+  schema.field("check_finite", &O::check_finite, "end training when the value is NaN or infinite");
+  schema.field("check_on_train_epoch_end", &O::check_on_train_epoch_end,
+               "true: at the epoch's end; false: after validation; null: validation once per epoch: at the epoch's "
+               "end; otherwise after every validation");
+  schema.field("verbose", &O::verbose, "print a line for every improvement");
+  schema.field("strict", &O::strict, "make a metric that is not logged an error; false: a warning");
 }
 
 EarlyStopping::EarlyStopping(const Options& options)

@@ -62,7 +62,7 @@ std::optional<LastNote> read_note(const std::string& path, const std::string& jo
 }  // namespace
 
 void GoodputMonitorOptions::describe(Schema<GoodputMonitorOptions>& schema) {
-  schema.field("save_every", &GoodputMonitorOptions::save_every, "seconds between two writes of goodput.json")
+  schema.field("save_every", &GoodputMonitorOptions::save_every, "time between two writes of goodput.json (s)")
       .above(0)
       .at_most(1e6);
 }

@@ -20,10 +20,11 @@
 namespace levin {
 
 void GradientNormMonitorOptions::describe(Schema<GradientNormMonitorOptions>& schema) {
-  schema.field("norm", &GradientNormMonitorOptions::norm, "which norm: 1, 2 or inf")
-      .require("1, 2 or inf",
-               [](double p) { return p == 1 || p == 2 || p == std::numeric_limits<double>::infinity(); });
-  schema.field("per_parameter", &GradientNormMonitorOptions::per_parameter, "also the norm of every parameter's");
+  schema.field("norm", &GradientNormMonitorOptions::norm, "norm: 1, 2 or inf").require("1, 2 or inf", [](double p) {
+    return p == 1 || p == 2 || p == std::numeric_limits<double>::infinity();
+  });
+  schema.field("per_parameter", &GradientNormMonitorOptions::per_parameter,
+               "also log the norm of every parameter's gradient");
 }
 
 GradientNormMonitor::GradientNormMonitor(const Options& options) : options_(options) {

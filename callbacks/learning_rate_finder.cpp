@@ -25,7 +25,7 @@ void LearningRateFinderOptions::describe(Schema<LearningRateFinderOptions>& sche
   schema.field("mode", &O::mode, "how the learning rate rises").one_of({"exponential", "linear"});
   schema
       .field("early_stop_threshold", &O::early_stop_threshold,
-             "the sweep ends when the smoothed loss is so many times its smallest; null: never")
+             "ratio of the smoothed loss to its smallest that ends the sweep; null: never")
       .above(1);
   schema.field("update_attr", &O::update_attr, "train with the suggestion; false: only report it");
   schema.field("attr_name", &O::attr_name, "the model's option that the report names; empty: lr or learning_rate");

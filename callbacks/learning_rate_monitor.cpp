@@ -10,7 +10,7 @@ void LearningRateMonitorOptions::describe(Schema<LearningRateMonitorOptions>& sc
   schema
       .field(
           "logging_interval", &LearningRateMonitorOptions::logging_interval,
-          "step: at every logging boundary; epoch: at the start of every epoch; null: both, at boundaries what changed")
+          "step: at every logging boundary; epoch: at the start of every epoch; null: both, at boundaries only changes")
       .one_of({"step", "epoch"});
 }
 

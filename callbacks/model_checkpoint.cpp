@@ -76,39 +76,35 @@ void check_conflicts(const ModelCheckpointOptions& options) {
 void ModelCheckpointOptions::describe(Schema<ModelCheckpointOptions>& schema) {
   using O = ModelCheckpointOptions;
   const auto is_duration = [](const std::string& text) { return parse_duration(text).has_value(); };
-  schema.field("monitor", &O::monitor,
-               "metric that ranks checkpoints, epoch and step included; empty: the newest are kept");
+  schema.field("monitor", &O::monitor, "metric that ranks checkpoints, or epoch or step; empty: keep the newest");
   schema.field("mode", &O::mode, "whether a smaller or a larger value is better").one_of({"min", "max"});
-  schema.field("save_top_k", &O::save_top_k, "how many of the best to keep; -1 all, 0 none").at_least(-1);
+  schema.field("save_top_k", &O::save_top_k, "number of the best to keep; -1: all; 0: none").at_least(-1);
   schema.field("save_last", &O::save_last, "also keep the newest state as 'last'");
-  schema.field("every_n_train_steps", &O::every_n_train_steps, "save after so many optimizer steps").at_least(1);
-  schema.field("every_n_epochs", &O::every_n_epochs, "save after so many epochs; 1 when no other interval is set")
+  schema.field("every_n_train_steps", &O::every_n_train_steps, "optimizer steps between saves").at_least(1);
+  schema.field("every_n_epochs", &O::every_n_epochs, "epochs between saves; 1 when no other interval is set")
       .at_least(1);
-  schema.field("train_time_interval", &O::train_time_interval, "save after so much training time")
+  schema.field("train_time_interval", &O::train_time_interval, "training time between saves")
       .require("a time as DD:HH:MM:SS", is_duration);
   schema.field("filename", &O::filename, "name of a checkpoint, with metrics as in {val_loss:.2f}");
   schema.field("auto_insert_metric_name", &O::auto_insert_metric_name, "epoch=1 rather than 1 in the name");
   schema.field("dirpath", &O::dirpath, "folder for checkpoints; empty: 'checkpoints' of the run's folder");
-  schema.field(
-      "save_on_train_epoch_end", &O::save_on_train_epoch_end,
-      "at the end of the training epoch (true) or after validation (false); null: after validation where it does "
-      "not run once an epoch");
+  schema.field("save_on_train_epoch_end", &O::save_on_train_epoch_end,
+               "true: at the epoch's end; false: after validation; null: validation once per epoch: at the epoch's "
+               "end; otherwise after every validation");
   schema.field("asynchronous", &O::asynchronous,
-               "training goes on while a checkpoint is written, from a copy in the host's memory");
+               "write checkpoints in the background, from a copy in the host's memory");
   schema.field("save_on_exception", &O::save_on_exception, "save 'on_exception' when training fails");
   schema.field("enable_version_counter", &O::enable_version_counter,
-               "a name that is taken gets -v1, -v2 and so on; otherwise it is overwritten");
-  schema.field("save_weights_only", &O::save_weights_only,
-               "save the module alone, from which training can start (init_from) but not go on");
+               "append -v1, -v2, ... to a name that is taken; false: overwrite it");
+  schema.field("save_weights_only", &O::save_weights_only, "save weights only, for init_from, not to resume from");
   schema
       .field("format", &O::format,
-             "levin: a folder; safetensors, pytorch (.pth): a file of weights; lightning (.ckpt): a file from which "
-             "PyTorch Lightning goes on too")
+             "levin: a checkpoint; safetensors, pytorch (.pth): a file of weights; lightning (.ckpt): a file that "
+             "PyTorch Lightning resumes too")
       .one_of({"levin", "safetensors", "pytorch", "lightning"});
   schema.field(
       "upload_to", &O::upload_to,
-      "folder of a store that checkpoints are copied to, s3://BUCKET/FOLDER or gs://BUCKET/FOLDER; of this run "
-      "alone; empty: none");
+      "folder of a store to copy this run's checkpoints to, s3://BUCKET/FOLDER or gs://BUCKET/FOLDER; empty: none");
 }
 
 ModelCheckpoint::ModelCheckpoint(const Options& options)

@@ -36,15 +36,13 @@ std::string share_of(int64_t part, int64_t whole) {
 
 void ModelPruningOptions::describe(Schema<ModelPruningOptions>& schema) {
   using O = ModelPruningOptions;
-  schema
-      .field("pruning_fn", &O::pruning_fn,
-             "what goes: the smallest entries, the slices of the smallest norm, or random ones")
+  schema.field("pruning_fn", &O::pruning_fn, "criterion: smallest entries, slices of the smallest norm, or random ones")
       .one_of({"l1_unstructured", "random_unstructured", "ln_structured", "random_structured"});
   schema.field("parameters_to_prune", &O::parameters_to_prune,
                "names of parameters, `*` for any characters; empty: all with at least two dimensions");
-  schema.field("use_global_unstructured", &O::use_global_unstructured,
-               "entries of all parameters compete; false: each parameter loses its share; null: true where single "
-               "entries are pruned");
+  schema.field(
+      "use_global_unstructured", &O::use_global_unstructured,
+      "entries of all parameters compete; false: each parameter loses its share; null: true for single entries");
   schema.field("amount", &O::amount, "share to prune; schedule says of what").above(0).below(1);
   schema.field("pruning_dim", &O::pruning_dim, "dimension along which structured pruning takes slices");
   schema.field("pruning_norm", &O::pruning_norm, "norm of slices for ln_structured: 1, 2 or inf")
@@ -52,9 +50,9 @@ void ModelPruningOptions::describe(Schema<ModelPruningOptions>& schema) {
                [](double norm) { return norm == 1 || norm == 2 || norm == std::numeric_limits<double>::infinity(); });
   schema
       .field("schedule", &O::schedule,
-             "constant: each time `amount` of what is left; gradual: up to `amount` of all at end_epoch, fast at first")
+             "constant: `amount` of what is left, each time; gradual: up to `amount` of all at end_epoch")
       .one_of({"constant", "gradual"});
-  schema.field("start_epoch", &O::start_epoch, "epoch, counted from 0, at whose start pruning begins").at_least(0);
+  schema.field("start_epoch", &O::start_epoch, "first epoch (from 0) that prunes, at its start").at_least(0);
   schema.field("end_epoch", &O::end_epoch, "the last epoch that prunes; null: no end; gradual needs one").at_least(0);
   schema.field("every_n_epochs", &O::every_n_epochs, "epochs from one pruning to the next").at_least(1);
   schema.field("verbose", &O::verbose, "1: a line each time; 2: and one for each parameter").at_least(0).at_most(2);

@@ -22,8 +22,7 @@ void ModelSummaryOptions::describe(Schema<ModelSummaryOptions>& schema) {
              "levels of submodules in the table; -1 all, 0 the totals only")
       .at_least(-1);
   schema.field("sizes", &ModelSummaryOptions::sizes,
-               "sizes of inputs and outputs and operations of each unit in the first training batch, after which the "
-               "table is printed");
+               "sizes and operations of each unit, printed after the first training batch");
 }
 
 ModelSummary::ModelSummary(const Options& options) : options_(options) {}

@@ -59,10 +59,9 @@ void NanMonitorOptions::describe(Schema<NanMonitorOptions>& schema) {
   using O = NanMonitorOptions;
   schema.field("action", &O::action, "end training with an error, or warn once").one_of({"stop", "warn"});
   schema
-      .field("every_n_steps", &O::every_n_steps,
-             "optimizer steps after which what was found is read; null: trainer.log_every_n_steps")
+      .field("every_n_steps", &O::every_n_steps, "optimizer steps between two checks; null: trainer.log_every_n_steps")
       .at_least(1);
-  schema.field("units", &O::units, "look at what units give; false: loss, gradients and parameters only");
+  schema.field("units", &O::units, "check outputs of units; false: loss, gradients and parameters only");
 }
 
 /// NaN anywhere makes the magnitude NaN; an infinity makes it infinite.

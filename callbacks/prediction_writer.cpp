@@ -132,15 +132,13 @@ void PredictionWriterOptions::describe(Schema<PredictionWriterOptions>& schema) 
   using O = PredictionWriterOptions;
   schema.field("output_dir", &O::output_dir, "folder of the files; empty: `predictions` in the run's folder");
   schema.field("format", &O::format,
-               "of the files; csv: a column for each text and number; png: an image for each example; texts beside "
-               "files of tensors are a csv",
+               "format of the files; csv: a column for each text and number; png: an image for each example",
                {{"safetensors", PredictionFormat::kSafetensors},
                 {"csv", PredictionFormat::kCsv},
                 {"npy", PredictionFormat::kNpy},
                 {"png", PredictionFormat::kPng}});
   schema.field("merge", &O::merge,
-               "rank 0 makes one file of all in the end, in the order of the examples, for which it needs them in "
-               "memory (csv: no); the folder must be one that all hosts share");
+               "one file of all predictions, in order; needs their memory (csv: no) and a shared folder");
 }
 
 PredictionWriter::PredictionWriter(const Options& options) : options_(options) {

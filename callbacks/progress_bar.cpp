@@ -62,12 +62,10 @@ std::chrono::steady_clock::duration seconds(double value) {
 
 void ProgressBarOptions::describe(Schema<ProgressBarOptions>& schema) {
   using O = ProgressBarOptions;
-  schema.field("refresh_rate", &O::refresh_rate, "redraws a second at most").above(0);
-  schema
-      .field("plain_interval", &O::plain_interval,
-             "where the output is no terminal: seconds between two lines within an epoch")
+  schema.field("refresh_rate", &O::refresh_rate, "redraws per second at most").above(0);
+  schema.field("plain_interval", &O::plain_interval, "time between two lines within an epoch without a terminal (s)")
       .above(0);
-  schema.field("leave", &O::leave, "keep a line for every epoch");
+  schema.field("leave", &O::leave, "keep the line of every epoch");
 }
 
 ProgressBar::ProgressBar(const Options& options)

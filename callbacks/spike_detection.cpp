@@ -28,15 +28,15 @@ std::string json_number(double value) { return std::isfinite(value) ? fmt::forma
 
 void SpikeDetectionOptions::describe(Schema<SpikeDetectionOptions>& schema) {
   using O = SpikeDetectionOptions;
-  schema.field("window", &O::window, "losses that the running mean is of").at_least(1);
-  schema.field("warmup", &O::warmup, "first losses of a run that are no spikes").at_least(0);
-  schema.field("atol", &O::atol, "a spike is at least so far from the running mean").at_least(0);
-  schema.field("rtol", &O::rtol, "likewise, as a multiple of the running mean").at_least(0);
-  schema.field("z_score", &O::z_score, "likewise, as a multiple of the standard deviation in the window").above(0);
+  schema.field("window", &O::window, "losses in the running mean").at_least(1);
+  schema.field("warmup", &O::warmup, "first losses of a run, never spikes").at_least(0);
+  schema.field("atol", &O::atol, "smallest distance of a spike from the running mean").at_least(0);
+  schema.field("rtol", &O::rtol, "smallest distance as a multiple of the running mean").at_least(0);
+  schema.field("z_score", &O::z_score, "smallest distance as a multiple of the window's standard deviation").above(0);
   schema.field("mode", &O::mode, "whether a smaller or a larger loss is better").one_of({"min", "max"});
-  schema.field("finite_only", &O::finite_only, "a loss that is not finite is a spike");
+  schema.field("finite_only", &O::finite_only, "count a loss that is not finite as a spike");
   schema.field("action", &O::action, "warn, end training (stop) or fail (raise)").one_of({"warn", "stop", "raise"});
-  schema.field("file", &O::file, "where spikes are written, in the run's folder")
+  schema.field("file", &O::file, "file for spikes, in the run's folder")
       .require("a file name without folders",
                [](const std::string& name) { return !name.empty() && name.find('/') == name.npos; });
 }

@@ -27,8 +27,7 @@ optim::SwaSchedulerOptions scheduler_options(const StochasticWeightAveragingOpti
 void StochasticWeightAveragingOptions::describe(Schema<StochasticWeightAveragingOptions>& schema) {
   using O = StochasticWeightAveragingOptions;
   schema
-      .field("swa_lrs", &O::swa_lrs,
-             "learning rate of the averaged epochs, or a list with one for each parameter group; required")
+      .field("swa_lrs", &O::swa_lrs, "learning rate of the averaged epochs, or one for each parameter group; required")
       .require("above 0", [](const auto& lrs) {
         return std::all_of(lrs.values().begin(), lrs.values().end(), [](double rate) { return rate > 0; });
       });
@@ -38,9 +37,8 @@ void StochasticWeightAveragingOptions::describe(Schema<StochasticWeightAveraging
       .at_least(0)
       .require("a whole epoch or a fraction below 1",
                [](double start) { return start < 1 || start == std::floor(start); });
-  schema.field("annealing_epochs", &O::annealing_epochs, "epochs in which learning rates go over to swa_lrs; 0 at once")
-      .at_least(0);
-  schema.field("annealing_strategy", &O::annealing_strategy, "shape of that").one_of({"cos", "linear"});
+  schema.field("annealing_epochs", &O::annealing_epochs, "epochs of annealing to swa_lrs; 0: none").at_least(0);
+  schema.field("annealing_strategy", &O::annealing_strategy, "shape of the annealing").one_of({"cos", "linear"});
 }
 
 StochasticWeightAveraging::StochasticWeightAveraging(const Options& options) : options_(options) {

@@ -58,19 +58,19 @@ int64_t device_count(const Trainer& trainer) {
 
 void ThroughputMonitorOptions::describe(Schema<ThroughputMonitorOptions>& schema) {
   using O = ThroughputMonitorOptions;
-  schema.field("window", &O::window, "logging boundaries that the rates are taken over").at_least(1);
-  schema.field("warmup_steps", &O::warmup_steps, "first optimizer steps of a fit that do not count").at_least(0);
-  schema.field("warmup_epochs", &O::warmup_epochs, "first epochs of a fit whose time is not logged").at_least(0);
+  schema.field("window", &O::window, "logging boundaries in each rate").at_least(1);
+  schema.field("warmup_steps", &O::warmup_steps, "first optimizer steps of a fit to ignore").at_least(0);
+  schema.field("warmup_epochs", &O::warmup_epochs, "first epochs of a fit to ignore").at_least(0);
   schema
       .field("one_device_epoch_seconds", &O::one_device_epoch_seconds,
-             "what an epoch takes on one device, for speedup; null: no speed-up")
+             "time of an epoch on one device (s), for speedup; null: none")
       .above(0);
   schema.field("tokens", &O::tokens,
-               "field of the batch whose elements are counted as tokens, but for targets of -100; null: no tokens");
+               "field of the batch whose elements count as tokens, except targets of -100; null: none");
   schema.field("flops", &O::flops, "count operations, for model_tflops_per_second and mfu_percent");
   schema
       .field("peak_tflops", &O::peak_tflops,
-             "what one device can do, in 10^12 operations a second; null: what its maker says, where that is known")
+             "peak rate of one device (10^12 operations/s); null: its maker's figure, where known")
       .above(0);
 }
 

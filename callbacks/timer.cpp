@@ -15,9 +15,9 @@ constexpr RunningStage kMeasured[] = {RunningStage::kTrain, RunningStage::kValid
 }  // namespace
 
 void TimerOptions::describe(Schema<TimerOptions>& schema) {
-  schema.field("duration", &TimerOptions::duration, "training ends after this time; null: time is only measured")
+  schema.field("duration", &TimerOptions::duration, "training time after which training ends; null: none")
       .require("a time as DD:HH:MM:SS", [](const std::string& text) { return parse_duration(text).has_value(); });
-  schema.field("interval", &TimerOptions::interval, "when it is looked at").one_of({"step", "epoch"});
+  schema.field("interval", &TimerOptions::interval, "when the time is checked").one_of({"step", "epoch"});
 }
 
 Timer::Timer(const Options& options) : options_(options) {

@@ -10,20 +10,18 @@ namespace levin {
 
 void WeightAveragingOptions::describe(Schema<WeightAveragingOptions>& schema) {
   using O = WeightAveragingOptions;
-  schema.field("decay", &O::decay, "share of the former average that an update keeps").at_least(0).at_most(1);
+  schema.field("decay", &O::decay, "decay of the average").at_least(0).at_most(1);
   schema.field("update_every_n_steps", &O::update_every_n_steps, "optimizer steps between updates").at_least(1);
   schema
       .field("update_starting_at_step", &O::update_starting_at_step,
-             "optimizer step, counted from 0, from which on weights are averaged")
+             "first optimizer step (from 0) at which weights are averaged")
       .at_least(0);
   schema
       .field("update_starting_at_epoch", &O::update_starting_at_epoch,
-             "epoch, counted from 0, from which on weights are averaged")
+             "first epoch (from 0) in which weights are averaged")
       .at_least(0);
   schema.field("use_buffers", &O::use_buffers, "average floating-point buffers too, such as running statistics");
-  schema.field("offload", &O::offload,
-               "keep the average in the host's memory: saves as much of the device's as the weights take, and each "
-               "update waits for the device");
+  schema.field("offload", &O::offload, "keep the average in the host's memory; each update waits for the device");
 }
 
 WeightAveraging::WeightAveraging(const Options& options) : options_(options) {

@@ -113,8 +113,7 @@ void append_widened(std::string& out, std::string_view rows, size_t cells) {
 void CsvLoggerOptions::describe(Schema<CsvLoggerOptions>& schema) {
   describe_folder(schema);
   describe_prefix(schema);
-  schema.field("flush_every", &CsvLoggerOptions::flush_every, "rows that may wait in memory before they are written")
-      .at_least(1);
+  schema.field("flush_every", &CsvLoggerOptions::flush_every, "rows in memory before writing, at most").at_least(1);
 }
 
 CsvLogger::CsvLogger(const Options& options) : options_(options) {}

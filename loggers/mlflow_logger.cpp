@@ -79,21 +79,20 @@ void MlflowLoggerOptions::describe(Schema<MlflowLoggerOptions>& schema) {
   schema.field("tracking_uri", &O::tracking_uri,
                "address of the MLflow server, such as http://127.0.0.1:5000, without name and password; empty: "
                "MLFLOW_TRACKING_URI");
-  schema.field("experiment_name", &O::experiment_name, "the experiment, made when it is not there")
+  schema.field("experiment_name", &O::experiment_name, "experiment, created if missing")
       .require("not empty", [](const std::string& name) { return !name.empty(); });
   schema.field("run_name", &O::run_name, "the run's name; empty: its folder");
   schema.field("tags", &O::tags, "tags of the run");
-  schema.field("run_id", &O::run_id, "an MLflow run to go on with");
-  schema.field("resume", &O::resume, "a fit from a checkpoint goes on in the MLflow run that wrote the checkpoint");
+  schema.field("run_id", &O::run_id, "MLflow run to continue");
+  schema.field("resume", &O::resume, "continue the MLflow run that wrote the checkpoint when a fit resumes");
   describe_prefix(schema);
   schema
       .field("log_model", &O::log_model,
-             "checkpoints as artifacts: all as they are written, or, with true, those that are left at the end")
+             "checkpoints as artifacts; all: each as it is written; true: those left at the end")
       .one_of({"false", "true", "all"});
-  schema.field("finish_seconds", &O::finish_seconds, "seconds that the end waits for a slow server").at_least(0);
-  schema.field("stall_seconds", &O::stall_seconds, "seconds that the server may leave a request without an answer")
-      .at_least(1);
-  schema.field("memory_mib", &O::memory_mib, "MiB that may wait in memory; more waits on disk").at_least(1);
+  schema.field("finish_seconds", &O::finish_seconds, "longest wait for a slow server at the end (s)").at_least(0);
+  schema.field("stall_seconds", &O::stall_seconds, "longest wait for an answer of the server (s)").at_least(1);
+  schema.field("memory_mib", &O::memory_mib, "memory for unsent records (MiB); more is kept on disk").at_least(1);
 }
 
 MlflowLogger::MlflowLogger(const Options& options) : options_(options), checkpoints_(options.log_model) {

@@ -20,11 +20,11 @@ constexpr size_t kEnoughEventBytes = 1 << 16;
 void TensorBoardLoggerOptions::describe(Schema<TensorBoardLoggerOptions>& schema) {
   describe_folder(schema);
   schema.field("log_graph", &TensorBoardLoggerOptions::log_graph,
-               "the graph of the model, traced with the first training batch, for the GRAPHS page");
+               "log the model's graph, traced with the first training batch");
   describe_prefix(schema);
   schema
       .field("flush_seconds", &TensorBoardLoggerOptions::flush_seconds,
-             "seconds that events may wait in memory before they are written")
+             "longest time of events in memory before writing (s)")
       .at_least(0);
 }
 

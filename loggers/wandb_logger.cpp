@@ -100,9 +100,9 @@ std::string histogram_json(std::span<const double> values) {
 void WandbLoggerOptions::describe(Schema<WandbLoggerOptions>& schema) {
   using O = WandbLoggerOptions;
   const auto not_empty = [](const std::string& text) { return !text.empty(); };
-  schema.field("save_dir", &O::save_dir, "where the folder wandb of all runs is; empty: in the run's folder");
+  schema.field("save_dir", &O::save_dir, "folder that holds the folder wandb; empty: the run's");
   schema.field("project", &O::project, "the project").require("not empty", not_empty);
-  schema.field("entity", &O::entity, "the user or team; empty: that of the user who sends the run");
+  schema.field("entity", &O::entity, "user or team; empty: the user who uploads the run");
   schema.field("name", &O::name, "the run's name; empty: its folder");
   schema.field("group", &O::group, "the group of runs");
   schema.field("tags", &O::tags, "tags of the run");
@@ -115,16 +115,14 @@ void WandbLoggerOptions::describe(Schema<WandbLoggerOptions>& schema) {
   describe_prefix(schema);
   schema
       .field("log_model", &O::log_model,
-             "checkpoints as artifacts: all as they are written, or, with true, those that are left at the end")
+             "checkpoints as artifacts; all: each as it is written; true: those left at the end")
       .one_of({"false", "true", "all"});
-  schema
-      .field("finish_seconds", &O::finish_seconds,
-             "seconds that the end waits for checkpoints to be read and for a slow disk")
+  schema.field("finish_seconds", &O::finish_seconds, "time that the end waits for checkpoints and a slow disk (s)")
       .at_least(0);
   schema.field("client", &O::client,
-               "words that start W&B's own client, which then uploads the run when a call ends: [wandb], or [python3, "
-               "-m, wandb]; empty: nothing is sent");
-  schema.field("upload_seconds", &O::upload_seconds, "seconds that the end waits for the client")
+               "command of W&B's client, which uploads the run after each call: [wandb], or [python3, -m, wandb]; "
+               "empty: no upload");
+  schema.field("upload_seconds", &O::upload_seconds, "longest wait for the client at the end (s)")
       .at_least(0)
       .at_most(1e6);
 }

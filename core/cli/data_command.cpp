@@ -159,19 +159,19 @@ void write_picture(const std::string& path, const at::Tensor& picture) {
 void DataCommandOptions::describe(Schema<DataCommandOptions>& schema) {
   using O = DataCommandOptions;
   schema.field(
-      "stage", &O::stage, "whose data: train, val, test or predict",
+      "stage", &O::stage, "stage of the data: train, val, test or predict",
       {{"train", Stage::kFit}, {"val", Stage::kValidate}, {"test", Stage::kTest}, {"predict", Stage::kPredict}});
   schema.field("output", &O::output, "the picture, a PNG file, which is replaced; also -o FILE; empty: none");
   schema.field("images", &O::images, "most images in the picture").at_least(1).at_most(10'000);
   schema
       .field("num_workers", &O::num_workers,
-             "numbers of workers whose speed is measured; null: 0, 1, 2, 4 and so on up to the cores; []: none")
+             "numbers of workers to measure; null: 0, 1, 2, 4, ... up to the cores; []: none")
       .require("a list of numbers from 0 to 1024", [](const std::optional<std::vector<int64_t>>& workers) {
         return !workers || std::all_of(workers->begin(), workers->end(), [](int64_t count) {
           return count >= 0 && count <= DataLoaderOptions::kMaxWorkers;
         });
       });
-  schema.field("seconds", &O::seconds, "how long each measurement reads").above(0).at_most(3600);
+  schema.field("seconds", &O::seconds, "time of each measurement (s)").above(0).at_most(3600);
 }
 
 std::string inspect_data(Module& module, DataModule* data, const DataCommandOptions& options, uint64_t seed) {

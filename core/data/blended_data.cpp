@@ -18,21 +18,20 @@ namespace levin::data {
 void BlendedDataOptions::describe(Schema<BlendedDataOptions>& schema) {
   using O = BlendedDataOptions;
   schema.field("parts", &O::parts, "data modules by name, whose examples have the same tensors");
-  schema.field("mix", &O::mix, "weight of each part, {a: 0.7, b: 0.3}; empty: as many as each has examples");
+  schema.field("mix", &O::mix, "weight of each part, {a: 0.7, b: 0.3}; empty: numbers of examples");
   schema.field("temperature", &O::temperature, "weights to the power 1 / temperature: above 1 they differ less")
       .above(0);
   schema.field("at_end", &O::at_end,
-               "a part that has given all of its examples begins again (repeat), or leaves, and the others share its "
-               "weight (leave)",
+               "what an exhausted part does; repeat: begins again; leave: the others share its weight",
                {{"repeat", BlendEnd::kRepeat}, {"leave", BlendEnd::kLeave}});
-  schema.field("examples", &O::examples, "examples in an epoch, of parts that repeat; 0: as many as all parts have")
+  schema.field("examples", &O::examples, "examples in an epoch of parts that repeat; 0: those of all parts")
       .at_least(0);
   schema.field("batch_size", &O::batch_size, "examples in a batch of one rank")
       .at_least(1)
       .at_most(DataLoaderOptions::kMaxBatchSize);
   schema
       .field("global_batch_size", &O::global_batch_size,
-             "examples in a batch of all ranks together, divided by their number; replaces batch_size")
+             "examples in a batch of all ranks together; replaces batch_size")
       .at_least(1)
       .at_most(DataLoaderOptions::kMaxBatchSize);
   schema.field("num_workers", &O::num_workers, "threads that fetch batches ahead; 0 fetches in the training thread")
@@ -41,13 +40,11 @@ void BlendedDataOptions::describe(Schema<BlendedDataOptions>& schema) {
   schema.field("prefetch_factor", &O::prefetch_factor, "batches each worker keeps ready").at_least(1).at_most(10'000);
   schema.field("drop_last", &O::drop_last, "leave out the last training batch when it is not full");
   schema.field("pin_memory", &O::pin_memory, "page-locked batches for faster copies to a CUDA device");
-  schema.field("timeout", &O::timeout, "seconds that a batch of the workers may take; 0: no limit")
+  schema.field("timeout", &O::timeout, "longest time of a batch of the workers (s); 0: no limit")
       .at_least(0)
       .at_most(DataLoaderOptions::kMaxTimeout);
-  schema.field("persistent_workers", &O::persistent_workers,
-               "keep the workers from one epoch to the next; false: each epoch starts its own");
-  schema.field("on_error", &O::on_error,
-               "an example that cannot be read ends the run (raise), or the next one takes its place (skip)",
+  schema.field("persistent_workers", &O::persistent_workers, "keep the workers from one epoch to the next");
+  schema.field("on_error", &O::on_error, "for an unreadable example; raise: end the run; skip: take the next one",
                {{"raise", OnError::kRaise}, {"skip", OnError::kSkip}});
 }
 

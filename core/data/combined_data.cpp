@@ -7,13 +7,13 @@ namespace levin::data {
 void CombinedDataOptions::describe(Schema<CombinedDataOptions>& schema) {
   using O = CombinedDataOptions;
   schema.field("mode", &O::mode,
-               "one batch of each part until the first one ends (min_size) or the longest (max_size), "
-               "where shorter ones begin again (max_size_cycle); or one part after the other",
+               "end of an epoch: min_size: first part; max_size: longest; max_size_cycle: shorter parts repeat; "
+               "sequential: one part after the other",
                {{"min_size", CombinedMode::kMinSize},
                 {"max_size_cycle", CombinedMode::kMaxSizeCycle},
                 {"max_size", CombinedMode::kMaxSize},
                 {"sequential", CombinedMode::kSequential}});
-  schema.field("parts", &O::parts, "data modules, by the name under which a batch has their tensors: `NAME.TENSOR`");
+  schema.field("parts", &O::parts, "data modules by name; a batch has their tensors as `NAME.TENSOR`");
 }
 
 CombinedData::CombinedData(const Options& options) : DataParts(options.parts), mode_(options.mode) {}

@@ -98,34 +98,31 @@ float to_float(const Table& table, const std::string& column, int64_t row, doubl
 
 void CsvOptions::describe(Schema<CsvOptions>& schema) {
   using O = CsvOptions;
-  schema.field("path", &O::path,
-               "a CSV file, or where its name ends in .parquet a Parquet file, with the training rows");
-  schema.field("val_path", &O::val_path, "one with the validation rows; null: val_fraction of the training rows");
-  schema.field("test_path", &O::test_path, "one with the test rows; null: test_fraction of the training rows");
+  schema.field("path", &O::path, "CSV or (.parquet) Parquet file with the training rows");
+  schema.field("val_path", &O::val_path, "file of validation rows; null: val_fraction of the training rows");
+  schema.field("test_path", &O::test_path, "file of test rows; null: test_fraction of the training rows");
   schema.field("target", &O::target, "the column to predict; null: none");
-  schema.field("target_type", &O::target_type, "what it has; auto: numbers where all of its values are",
+  schema.field("target_type", &O::target_type, "type of the target; auto: numbers if all values are numbers",
                {{"auto", TargetType::kAuto}, {"number", TargetType::kNumber}, {"category", TargetType::kCategory}});
-  schema.field("numbers", &O::numbers, "columns of numbers; others are where all values of the first 1000 rows are");
-  schema.field("categories", &O::categories, "columns of categories, also where these are numbers");
+  schema.field("numbers", &O::numbers, "numeric columns, beside those whose first 1000 values are numbers");
+  schema.field("categories", &O::categories, "categorical columns, also if their values are numbers");
   schema.field("ignore", &O::ignore, "columns left out");
-  schema.field("weight", &O::weight,
-               "a column of numbers that is no input: how often the sampler `weighted` draws each training row; null: "
-               "none");
-  schema.field("missing", &O::missing, "words for values that are not known");
+  schema.field("weight", &O::weight, "column of weights for the sampler `weighted`, not an input; null: none");
+  schema.field("missing", &O::missing, "words that stand for a missing value");
   schema.field("delimiter", &O::delimiter, "the character between fields")
       .require("one byte, not a quote or a line end", [](const std::string& text) {
         return text.size() == 1 && text != "\"" && text != "\n" && text != "\r";
       });
-  schema.field("header", &O::header, "the first row has the names of the columns; false: they are 0, 1, ...");
-  schema.field("normalize", &O::normalize, "numbers have the mean 0 and the deviation 1 over the training rows");
+  schema.field("header", &O::header, "names of the columns in the first row; false: 0, 1, ...");
+  schema.field("normalize", &O::normalize, "normalize numbers to mean 0 and deviation 1");
   schema.field("val_fraction", &O::val_fraction, "part of the rows held out for validation where there is no val_path")
       .at_least(0)
       .below(1);
   schema.field("test_fraction", &O::test_fraction, "part of the rows held out for tests where there is no test_path")
       .at_least(0)
       .below(1);
-  schema.field("split_seed", &O::split_seed, "seeds which rows are held out");
-  schema.field("stratify", &O::stratify, "each part gets as large a part of every class of the target as of the rows");
+  schema.field("split_seed", &O::split_seed, "seed of the rows held out");
+  schema.field("stratify", &O::stratify, "stratify the parts by the classes of the target");
   describe_sampler_field(schema);
   describe_loader_fields(schema);
 }

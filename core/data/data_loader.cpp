@@ -76,20 +76,18 @@ void DataLoaderOptions::describe(Schema<DataLoaderOptions>& schema) {
   schema.field("drop_last", &O::drop_last, "leave out the last batch when it is not full");
   schema
       .field("global_batch_size", &O::global_batch_size,
-             "examples in a batch of all ranks together, divided by their number; replaces batch_size")
+             "examples in a batch of all ranks together; replaces batch_size")
       .at_least(1)
       .at_most(O::kMaxBatchSize);
-  schema.field("timeout", &O::timeout, "seconds that a batch of the workers may take; 0: no limit")
+  schema.field("timeout", &O::timeout, "longest time of a batch of the workers (s); 0: no limit")
       .at_least(0)
       .at_most(O::kMaxTimeout);
-  schema.field("persistent_workers", &O::persistent_workers,
-               "keep the workers from one pass to the next; false: each pass starts its own");
-  schema.field("on_error", &O::on_error,
-               "an example that cannot be read is an error (raise), or the next one takes its place (skip)",
+  schema.field("persistent_workers", &O::persistent_workers, "keep the workers from one pass to the next");
+  schema.field("on_error", &O::on_error, "for an unreadable example; raise: an error; skip: take the next one",
                {{"raise", data::OnError::kRaise}, {"skip", data::OnError::kSkip}});
-  schema.field("lookahead", &O::lookahead,
-               "training fetches a batch before the step of the one before it; false: after it, for data that use "
-               "the module's weights; needs num_workers 0");
+  schema.field(
+      "lookahead", &O::lookahead,
+      "fetch the next batch before the step; false: after it, for data that use the module's weights (num_workers 0)");
 }
 
 namespace {

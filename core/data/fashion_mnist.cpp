@@ -18,12 +18,12 @@ template <class Defaults>
 void MnistLikeOptions<Defaults>::describe(Schema<MnistLikeOptions>& schema) {
   using O = MnistLikeOptions;
   schema.field("root", &O::root, "folder of the four IDX files, compressed by gzip or not");
-  schema.field("val_size", &O::val_size, "training images held out for validation, the last of them").at_least(0);
+  schema.field("val_size", &O::val_size, "training images held out for validation, from the end").at_least(0);
   schema.field("augment", &O::augment,
                Defaults::kFlips ? "mirror training images at random and shift them by up to 2 pixels"
                                 : "shift training images at random by up to 2 pixels");
-  schema.field("mean", &O::mean, "subtracted from pixels, which range from 0 to 1");
-  schema.field("std", &O::std, "pixels are divided by it").above(0);
+  schema.field("mean", &O::mean, "mean of the pixels, on the scale 0 to 1");
+  schema.field("std", &O::std, "divisor of the pixels").above(0);
   describe_sampler_field(schema);
   describe_loader_fields(schema);
 }

@@ -74,20 +74,17 @@ Transforms without_random(const Transforms& transforms) {
 
 void ImageFolderOptions::describe(Schema<ImageFolderOptions>& schema) {
   using O = ImageFolderOptions;
-  schema.field("root", &O::root, "folder of train, val and test, each with a folder for each class, or of the classes");
-  schema.field("transforms", &O::transforms, "what is done to each training image, in order");
+  schema.field("root", &O::root, "folder with train, val and test, or with a folder for each class");
+  schema.field("transforms", &O::transforms, "transforms of each training image, in order");
   schema.field("eval_transforms", &O::eval_transforms,
-               "the same for validation, test and prediction; null: the transforms that are not random");
-  schema.field(
-      "mix", &O::mix,
-      "mixtures of the images of a training batch, of which each batch gets one, drawn at random; labels become "
-      "probabilities");
+               "transforms of validation, test and prediction; null: `transforms` without random ones");
+  schema.field("mix", &O::mix, "mixtures of the images of a training batch, one of them per batch");
   schema
       .field("label_smoothing", &O::label_smoothing,
-             "part of each training label's probability that all classes share; labels become probabilities")
+             "label smoothing: share of the probability that all classes divide")
       .at_least(0)
       .at_most(1);
-  schema.field("dtype", &O::dtype, "what images are that no transform made floats: float32 (0 to 1) or uint8",
+  schema.field("dtype", &O::dtype, "type of images that no transform converted: float32 (0 to 1) or uint8",
                {{"float32", ImageType::kFloat32}, {"uint8", ImageType::kUint8}});
   schema.field("val_fraction", &O::val_fraction, "part of each class held out for validation where there is no val")
       .at_least(0)
@@ -95,14 +92,13 @@ void ImageFolderOptions::describe(Schema<ImageFolderOptions>& schema) {
   schema.field("test_fraction", &O::test_fraction, "part of each class held out for tests where there is no test")
       .at_least(0)
       .below(1);
-  schema.field("split_seed", &O::split_seed, "seeds which images are held out");
+  schema.field("split_seed", &O::split_seed, "seed of the images held out");
   describe_sampler_field(schema);
-  schema.field("max_pixels", &O::max_pixels, "an image that claims to have more is an error; null: 178956970")
-      .at_least(1);
+  schema.field("max_pixels", &O::max_pixels, "most pixels of an image; null: 178956970").at_least(1);
   schema.field("index_folder", &O::index_folder,
-               "where the list of files is kept; null: $XDG_CACHE_HOME/levin or ~/.cache/levin; empty: nowhere");
+               "folder for the list of files; null: $XDG_CACHE_HOME/levin or ~/.cache/levin; empty: none");
   describe_cache_field(schema);
-  schema.field("paths", &O::paths, "batches have the names of the files, as texts 'path'");
+  schema.field("paths", &O::paths, "add the names of the files to batches, as texts 'path'");
   describe_loader_fields(schema);
 }
 

@@ -37,25 +37,24 @@ std::string file_of(const std::string& tokenizer) {
 void InstructionDataOptions::describe(Schema<InstructionDataOptions>& schema) {
   using O = InstructionDataOptions;
   describe_json_fields(schema);
-  schema.field("tokenizer", &O::tokenizer, "a tokenizer.json of Hugging Face, or the model's folder that has one");
-  schema.field(
-      "chat_template", &O::chat_template,
-      "how chats are written: null as the tokenizer's folder says, none: prompts and answers as they are, or a "
-      "name (chatml, llama3, qwen2.5, ...)");
+  schema.field("tokenizer", &O::tokenizer, "tokenizer.json of Hugging Face, or a folder with one");
+  schema.field("chat_template", &O::chat_template,
+               "template of chats (chatml, llama3, qwen2.5, ...); null: that of the tokenizer's folder; none: plain "
+               "prompts and answers");
   schema.field("messages", &O::messages,
                "column of chats, lists of {role, content}; null: `messages` where it is there");
   schema.field("prompt", &O::prompt, "column of prompts; null: `prompt` where it is there");
   schema.field("answer", &O::answer, "column of answers; null: `answer` or `completion`");
   schema.field("system", &O::system, "column of system messages beside prompts; rows may lack it");
-  schema.field("text", &O::text, "column of texts of which all tokens are learned; null: `text` where it is there");
+  schema.field("text", &O::text, "column of texts whose tokens are all learned; null: `text`, if there is one");
   schema.field("end", &O::end,
-               "token behind texts, and behind answers without a template; null: eos_token of tokenizer_config.json; "
-               "an empty text: none");
+               "token after texts, and after answers without a template; null: eos_token of tokenizer_config.json; "
+               "empty text: none");
   schema.field("loss_on", &O::loss_on, "answers that are learned: all, or the last of each chat",
                {{"all", LearnedAnswers::kAll}, {"last", LearnedAnswers::kLast}});
   schema.field("context", &O::context, "tokens in a row").at_least(1).at_most(int64_t{1} << 20);
-  schema.field("pack", &O::pack, "put several documents into a row; false: a row each, padded to the batch's longest");
-  schema.field("pack_window", &O::pack_window, "documents that are packed together, the longest first").at_least(1);
+  schema.field("pack", &O::pack, "pack several documents into a row; false: one row each, padded");
+  schema.field("pack_window", &O::pack_window, "documents that are packed together").at_least(1);
   schema.field(
       "long_documents", &O::long_documents,
       "documents longer than the context are truncated, split into several, or refused",

@@ -13,11 +13,11 @@ template <class Options>
 void describe_json_fields(Schema<Options>& schema) {
   using O = Options;
   schema.field("files", &O::files, "training files of JSON lines, also .gz and .zst: names and patterns, data/*.jsonl");
-  schema.field("val_files", &O::val_files, "those of validation; empty: val_fraction of the training rows");
-  schema.field("test_files", &O::test_files, "those of tests and prediction; empty: none");
+  schema.field("val_files", &O::val_files, "files of validation; empty: val_fraction of the training rows");
+  schema.field("test_files", &O::test_files, "shards of tests and prediction; empty: none");
   schema
       .field("val_fraction", &O::val_fraction,
-             "part of the training rows held out for validation where there are no val_files: every so manieth")
+             "fraction of the training rows held out for validation, at equal distances, without val_files")
       .at_least(0)
       .below(1);
 }
@@ -26,7 +26,7 @@ void describe_json_fields(Schema<Options>& schema) {
 template <class Options>
 void describe_cache_folder(Schema<Options>& schema) {
   schema.field("cache_folder", &Options::cache_folder,
-               "where is kept what cannot be beside the files; null: ~/.cache/levin");
+               "folder for what cannot be beside the files; null: ~/.cache/levin");
 }
 
 /// Returns a loader of a data set of any size, which is shuffled, where the options say so, by a PermutationSampler.

@@ -15,15 +15,14 @@ namespace levin::data {
 void JsonLinesOptions::describe(Schema<JsonLinesOptions>& schema) {
   using O = JsonLinesOptions;
   describe_json_fields(schema);
-  schema.field(
-      "columns", &O::columns,
-      "the columns to read and what they have, {text: text, label: integer}; empty: all of the first 1000 rows",
-      {{"text", JsonColumn::kText},
-       {"integer", JsonColumn::kInteger},
-       {"number", JsonColumn::kNumber},
-       {"boolean", JsonColumn::kBoolean},
-       {"integers", JsonColumn::kIntegers},
-       {"numbers", JsonColumn::kNumbers}});
+  schema.field("columns", &O::columns,
+               "columns to read and their kinds, {text: text, label: integer}; empty: those of the first 1000 rows",
+               {{"text", JsonColumn::kText},
+                {"integer", JsonColumn::kInteger},
+                {"number", JsonColumn::kNumber},
+                {"boolean", JsonColumn::kBoolean},
+                {"integers", JsonColumn::kIntegers},
+                {"numbers", JsonColumn::kNumbers}});
   describe_cache_folder(schema);
   describe_loader_fields(schema);
 }

@@ -14,7 +14,7 @@ void describe_loader_fields(Schema<Options>& schema) {
       .at_most(DataLoaderOptions::kMaxBatchSize);
   schema
       .field("global_batch_size", &O::global_batch_size,
-             "examples in a batch of all ranks together, divided by their number; replaces batch_size")
+             "examples in a batch of all ranks together; replaces batch_size")
       .at_least(1)
       .at_most(DataLoaderOptions::kMaxBatchSize);
   schema.field("num_workers", &O::num_workers, "threads that fetch batches ahead; 0 fetches in the training thread")
@@ -24,16 +24,11 @@ void describe_loader_fields(Schema<Options>& schema) {
   schema.field("shuffle", &O::shuffle, "visit the training examples in an order drawn from seed and epoch");
   schema.field("drop_last", &O::drop_last, "leave out the last training batch when it is not full");
   schema.field("pin_memory", &O::pin_memory, "page-locked batches for faster copies to a CUDA device");
-  schema
-      .field(
-          "timeout", &O::timeout,
-          "seconds that a batch of the workers may take; then the run ends with the name of the example; 0: no limit")
+  schema.field("timeout", &O::timeout, "longest time of a batch of the workers (s); 0: no limit")
       .at_least(0)
       .at_most(DataLoaderOptions::kMaxTimeout);
-  schema.field("persistent_workers", &O::persistent_workers,
-               "keep the workers from one epoch to the next; false: each epoch starts its own");
-  schema.field("on_error", &O::on_error,
-               "an example that cannot be read ends the run (raise), or the next one takes its place (skip)",
+  schema.field("persistent_workers", &O::persistent_workers, "keep the workers from one epoch to the next");
+  schema.field("on_error", &O::on_error, "for an unreadable example; raise: end the run; skip: take the next one",
                {{"raise", OnError::kRaise}, {"skip", OnError::kSkip}});
 }
 

@@ -64,8 +64,8 @@ std::shared_ptr<const Dataset> open_arrays(const std::string& path) {
 void NumpyArraysOptions::describe(Schema<NumpyArraysOptions>& schema) {
   using O = NumpyArraysOptions;
   schema.field("path", &O::path, "an .npz file, an .npy file or a folder of .npy files with the training examples");
-  schema.field("val_path", &O::val_path, "the same of validation; null: val_fraction of the training examples");
-  schema.field("test_path", &O::test_path, "the same of tests; null: test_fraction of the training examples");
+  schema.field("val_path", &O::val_path, "arrays of validation; null: val_fraction of the training examples");
+  schema.field("test_path", &O::test_path, "arrays of tests; null: test_fraction of the training examples");
   schema
       .field("val_fraction", &O::val_fraction,
              "part of the examples held out for validation where there is no val_path")
@@ -75,9 +75,8 @@ void NumpyArraysOptions::describe(Schema<NumpyArraysOptions>& schema) {
       .field("test_fraction", &O::test_fraction, "part of the examples held out for tests where there is no test_path")
       .at_least(0)
       .below(1);
-  schema.field("split_seed", &O::split_seed, "seeds which examples are held out");
-  schema.field("stratify", &O::stratify,
-               "the array of classes, of which each part gets as large a part as of the examples; null: none");
+  schema.field("split_seed", &O::split_seed, "seed of the examples held out");
+  schema.field("stratify", &O::stratify, "array of classes to stratify the parts by; null: none");
   describe_sampler_field(schema);
   describe_loader_fields(schema);
 }

@@ -49,7 +49,7 @@ void WeightedSamplingOptions::describe(Schema<WeightedSamplingOptions>& schema) 
   schema.field("class_weights", &O::class_weights, "weights of the classes, in their order, in place of weights");
   schema.field("label", &O::label, "the tensor that has each example's class, for class_weights");
   schema.field("num_samples", &O::num_samples, "examples drawn in an epoch; null: as many as there are").at_least(1);
-  schema.field("replacement", &O::replacement, "an example may be drawn again in the same epoch");
+  schema.field("replacement", &O::replacement, "draw with replacement");
 }
 
 std::shared_ptr<const Sampler> WeightedSampling::sampler(const SampledExamples& examples) const {
@@ -80,8 +80,7 @@ std::shared_ptr<const Sampler> ClassBalancedSampling::sampler(const SampledExamp
 void LengthGroupedSamplingOptions::describe(Schema<LengthGroupedSamplingOptions>& schema) {
   using O = LengthGroupedSamplingOptions;
   schema.field("lengths", &O::lengths, "the tensor that has each example's length");
-  schema.field("window", &O::window, "batches whose examples are drawn together, before they are sorted by length")
-      .at_least(1);
+  schema.field("window", &O::window, "batches that are drawn and sorted by length together").at_least(1);
 }
 
 std::shared_ptr<const Sampler> LengthGroupedSampling::sampler(const SampledExamples& examples) const {
@@ -93,8 +92,8 @@ std::shared_ptr<const Sampler> LengthGroupedSampling::sampler(const SampledExamp
 void TokenBatchSamplingOptions::describe(Schema<TokenBatchSamplingOptions>& schema) {
   using O = TokenBatchSamplingOptions;
   schema.field("max_tokens", &O::max_tokens,
-               "tokens in a training batch of all ranks together, with its padding; in place of batch_size");
-  schema.field("num_buckets", &O::num_buckets, "groups of about the same length that batches are made of, at most")
+               "tokens in a training batch of all ranks, padding included; replaces batch_size");
+  schema.field("num_buckets", &O::num_buckets, "groups of similar length that batches are drawn from, at most")
       .at_least(1);
   schema.field("lengths", &O::lengths, "the tensor that has each example's length");
 }

@@ -132,8 +132,8 @@ DataLoader sampled_loader(std::shared_ptr<const Dataset> dataset, DataLoaderOpti
 template <class Options>
 void describe_sampler_field(Schema<Options>& schema) {
   schema.field("sampler", &Options::sampler,
-               "how training examples are drawn (weighted, class_balanced, length_grouped, token_batches), in place of "
-               "shuffle; null: as shuffle says");
+               "sampler of training examples (weighted, class_balanced, length_grouped, token_batches), replaces "
+               "shuffle; null: none");
 }
 
 }  // namespace levin::data

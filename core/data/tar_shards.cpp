@@ -71,20 +71,19 @@ std::vector<std::string> find_shards(const std::vector<std::string>& names) {
 void TarShardsOptions::describe(Schema<TarShardsOptions>& schema) {
   using O = TarShardsOptions;
   schema.field("shards", &O::shards, "tar files of training: files, folders of .tar files, or train-{000..099}.tar");
-  schema.field("val_shards", &O::val_shards, "those of validation; empty: none");
-  schema.field("test_shards", &O::test_shards, "those of tests and prediction; empty: none");
-  schema.field("fields", &O::fields, "tensors of a batch, and the endings of the files that they are read from");
-  schema.field("shuffle_buffer", &O::shuffle_buffer, "samples among which the next one is drawn; 1: a shard's order")
+  schema.field("val_shards", &O::val_shards, "shards of validation; empty: none");
+  schema.field("test_shards", &O::test_shards, "shards of tests and prediction; empty: none");
+  schema.field("fields", &O::fields, "tensors of a batch, and the file endings they are read from");
+  schema.field("shuffle_buffer", &O::shuffle_buffer, "size of the shuffle buffer (samples); 1: a shard's order")
       .at_least(1);
-  schema.field("transforms", &O::transforms, "what is done to each training sample, in order");
+  schema.field("transforms", &O::transforms, "transforms of each training sample, in order");
   schema.field("eval_transforms", &O::eval_transforms,
-               "the same for validation, test and prediction; null: the transforms that are not random");
-  schema.field("dtype", &O::dtype, "what images are that no transform made floats: float32 (0 to 1) or uint8",
+               "transforms of validation, test and prediction; null: `transforms` without random ones");
+  schema.field("dtype", &O::dtype, "type of images that no transform converted: float32 (0 to 1) or uint8",
                {{"float32", ImageType::kFloat32}, {"uint8", ImageType::kUint8}});
-  schema.field("num_classes", &O::num_classes, "a .cls that is not below it is an error; null: not checked")
+  schema.field("num_classes", &O::num_classes, "number of classes, checked against .cls; null: not checked")
       .at_least(1);
-  schema.field("max_pixels", &O::max_pixels, "an image that claims to have more is an error; null: 178956970")
-      .at_least(1);
+  schema.field("max_pixels", &O::max_pixels, "most pixels of an image; null: 178956970").at_least(1);
   describe_cache_field(schema);
   describe_loader_fields(schema);
 }

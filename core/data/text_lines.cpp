@@ -14,9 +14,7 @@ namespace levin::data {
 void TextLinesOptions::describe(Schema<TextLinesOptions>& schema) {
   using O = TextLinesOptions;
   schema.field("path", &O::path, "a UTF-8 text file");
-  schema
-      .field("max_length", &O::max_length, "characters in an example: longer lines are cut, shorter ones padded with 0")
-      .at_least(1);
+  schema.field("max_length", &O::max_length, "characters in an example; lines are cut or padded with 0").at_least(1);
   schema.field("skip_empty", &O::skip_empty, "leave out lines without characters");
 }
 

@@ -96,15 +96,15 @@ class TokenLines : public Dataset {
 void TokenTextOptions::describe(Schema<TokenTextOptions>& schema) {
   using O = TokenTextOptions;
   schema.field("path", &O::path, "a UTF-8 text file for training");
-  schema.field("val_path", &O::val_path, "one for validation; null: val_fraction of the training text, its end");
-  schema.field("test_path", &O::test_path, "one for tests and prediction; null: none");
+  schema.field("val_path", &O::val_path, "file of validation text; null: val_fraction of the training text, its end");
+  schema.field("test_path", &O::test_path, "file of test and prediction text; null: none");
   schema.field("tokenizer", &O::tokenizer,
                "a tokenizer.json of Hugging Face: byte-level BPE, BPE with byte fallback, Unigram");
-  schema.field("example", &O::example, "an example is a block of `length` tokens, or a line",
+  schema.field("example", &O::example, "kind of example: block (of `length` tokens) or line",
                {{"block", TextExample::kBlock}, {"line", TextExample::kLine}});
-  schema.field("length", &O::length, "tokens in an example: longer lines are cut, shorter ones padded").at_least(1);
+  schema.field("length", &O::length, "tokens in an example; lines are cut or padded").at_least(1);
   schema.field("padding", &O::padding, "the id that pads lines").at_least(0);
-  schema.field("pad_to", &O::pad_to, "what lines are padded to: `length`, or the longest line of the batch",
+  schema.field("pad_to", &O::pad_to, "length of padded lines: `length`, or the batch's longest",
                {{"length", TextPadding::kLength}, {"longest", TextPadding::kLongest}});
   schema
       .field("val_fraction", &O::val_fraction,

@@ -29,10 +29,10 @@ class CheckpointingRunner : public UnitRunner {
 void ActivationCheckpointingOptions::describe(Schema<ActivationCheckpointingOptions>& schema) {
   using Options = ActivationCheckpointingOptions;
   schema.field("units", &Options::units, "types of units (Block) and dotted paths (blocks.*)");
-  schema.field("every", &Options::every, "of these units, the first and each n-th after it").at_least(1);
-  schema.field("offload", &Options::offload, "the inputs of these units wait for backward in host memory");
+  schema.field("every", &Options::every, "recompute every n-th of these units").at_least(1);
+  schema.field("offload", &Options::offload, "keep the inputs of these units in host memory until backward");
   schema.field("keep", &Options::keep,
-               "operators whose results are kept and not computed again: linear, matmul, scaled_dot_product_attention, "
+               "operators whose results are kept instead of recomputed: linear, matmul, scaled_dot_product_attention, "
                "or LibTorch's names (mm, convolution)");
 }
 

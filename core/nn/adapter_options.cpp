@@ -8,14 +8,13 @@ void AdapterOptions::describe(Schema<AdapterOptions>& schema) {
       .one_of({"", "lora", "rslora"});
   schema.field("rank", &O::rank, "rank of the products").at_least(1);
   schema.field("alpha", &O::alpha, "numerator of the scale, alpha / rank");
-  schema.field("dropout", &O::dropout, "dropout of the layers' inputs, as the adapters see them").at_least(0).below(1);
+  schema.field("dropout", &O::dropout, "dropout of the adapters' inputs").at_least(0).below(1);
   schema.field("targets", &O::targets, "paths of linear layers and embeddings (*.q_proj)");
   schema.field("modules_to_save", &O::modules_to_save, "paths of modules that are trained whole, as a new head");
   schema.field("quantize", &O::quantize, "frozen linear layers in 4 bits (nf4) or 8 (int8); empty: as they are")
       .one_of({"", "nf4", "int8"});
-  schema.field(
-      "save_adapters_only", &O::save_adapters_only,
-      "checkpoints and files of weights hold adapters and modules_to_save; the rest is what the module is built with");
+  schema.field("save_adapters_only", &O::save_adapters_only,
+               "save only adapters and modules_to_save, not the frozen weights");
   schema.field("adapter", &O::adapter, "name of this adapter");
 }
 

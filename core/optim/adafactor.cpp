@@ -15,7 +15,7 @@
 namespace levin::optim {
 
 void AdafactorOptions::describe(Schema<AdafactorOptions>& schema) {
-  schema.field("lr", &AdafactorOptions::lr, "the most of the weights' size that a step takes; step t: min(lr, 1/√t)")
+  schema.field("lr", &AdafactorOptions::lr, "largest step relative to the weights' size; step t: min(lr, 1/√t)")
       .at_least(0);
   schema.field("beta2_decay", &AdafactorOptions::beta2_decay, "power of the step in the decay of the mean squares")
       .require("at most 0", [](double power) { return power <= 0; });
@@ -25,7 +25,7 @@ void AdafactorOptions::describe(Schema<AdafactorOptions>& schema) {
       .at_least(0);
   schema.field("eps2", &AdafactorOptions::eps2, "the least size of a parameter's weights, for those near 0")
       .at_least(0);
-  schema.field("d", &AdafactorOptions::d, "the most that the root mean square of an update may be").at_least(1);
+  schema.field("d", &AdafactorOptions::d, "largest root mean square of an update").at_least(1);
   schema.field("weight_decay", &AdafactorOptions::weight_decay, "decoupled weight decay").at_least(0);
   schema.field("maximize", &AdafactorOptions::maximize, "ascend instead of descend");
 }

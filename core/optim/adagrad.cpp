@@ -8,7 +8,7 @@ void AdagradOptions::describe(Schema<AdagradOptions>& schema) {
   schema.field("lr", &AdagradOptions::lr, "learning rate").at_least(0);
   schema.field("lr_decay", &AdagradOptions::lr_decay, "decay of the learning rate").at_least(0);
   schema.field("weight_decay", &AdagradOptions::weight_decay, "L2 penalty").at_least(0);
-  schema.field("initial_accumulator_value", &AdagradOptions::initial_accumulator_value, "what the sums start with")
+  schema.field("initial_accumulator_value", &AdagradOptions::initial_accumulator_value, "initial value of the sums")
       .at_least(0);
   schema.field("eps", &AdagradOptions::eps, "added to the denominator").at_least(0);
   schema.field("maximize", &AdagradOptions::maximize, "ascend instead of descend");

@@ -22,8 +22,7 @@ void describe_adam(Schema<Options>& schema, const char* weight_decay) {
   schema.field("amsgrad", &Options::amsgrad, "divide by the largest mean square so far");
   schema.field("maximize", &Options::maximize, "ascend instead of descend");
   schema.field("fast_kernel", &Options::fast_kernel,
-               "on CPUs, of float32 and without amsgrad: one division an element where LibTorch's kernel takes two; "
-               "results differ by rounding");
+               "faster kernel for float32 on CPUs without amsgrad; results differ by rounding");
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ void AdamW8bitOptions::describe(Schema<AdamW8bitOptions>& schema) {
       });
   schema.field("eps", &O::eps, "added to the denominator").at_least(0);
   schema.field("weight_decay", &O::weight_decay, "decoupled weight decay").at_least(0);
-  schema.field("min_8bit_size", &O::min_8bit_size, "tensors of fewer elements have state of 32 bits").at_least(1);
+  schema.field("min_8bit_size", &O::min_8bit_size, "smallest tensor (elements) with state of 8 bits").at_least(1);
   schema.field("maximize", &O::maximize, "ascend instead of descend");
 }
 

@@ -40,7 +40,9 @@ double PolynomialScheduler::next_lr(size_t /*group*/, double current) const {
 
 void ConstantOptions::describe(Schema<ConstantOptions>& schema) {
   schema.field("factor", &ConstantOptions::factor, "part of the learning rate of the first steps").above(0).at_most(1);
-  schema.field("total_iters", &ConstantOptions::total_iters, "steps that take it").at_least(1).at_most(kLongest);
+  schema.field("total_iters", &ConstantOptions::total_iters, "steps that use this factor")
+      .at_least(1)
+      .at_most(kLongest);
 }
 
 ConstantScheduler::ConstantScheduler(const Options& options) : options_(options) {
@@ -54,7 +56,7 @@ double ConstantScheduler::next_lr(size_t /*group*/, double current) const {
 }
 
 void InverseSquareRootOptions::describe(Schema<InverseSquareRootOptions>& schema) {
-  schema.field("timescale", &InverseSquareRootOptions::timescale, "a third of the steps after which half is left")
+  schema.field("timescale", &InverseSquareRootOptions::timescale, "a third of the half-life (steps)")
       .at_least(1)
       .at_most(kLongest);
 }
@@ -112,10 +114,10 @@ void CyclicOptions::describe(Schema<CyclicOptions>& schema) {
       .at_most(kLongest);
   schema
       .field("mode", &CyclicOptions::mode,
-             "triangular: cycles of one height; triangular2: each half as high as the one before; exp_range: gamma to "
-             "the power of the steps")
+             "height of the cycles; triangular: constant; triangular2: halved each cycle; exp_range: gamma to the "
+             "power of the steps")
       .one_of({"triangular", "triangular2", "exp_range"});
-  schema.field("gamma", &CyclicOptions::gamma, "of exp_range").above(0);
+  schema.field("gamma", &CyclicOptions::gamma, "factor of exp_range").above(0);
   schema.field("cycle_momentum", &CyclicOptions::cycle_momentum, "momentum falls while the learning rate rises");
   schema.field("base_momentum", &CyclicOptions::base_momentum, "momentum at the upper bound").at_least(0).below(1);
   schema.field("max_momentum", &CyclicOptions::max_momentum, "momentum at the lower bound").at_least(0).below(1);

@@ -16,9 +16,7 @@ constexpr const char* kLookaheadSteps = "lookahead_steps";
 
 void LookaheadOptions::describe(Schema<LookaheadOptions>& schema) {
   schema.field("k", &LookaheadOptions::k, "steps of the base for one of the slow weights").at_least(1);
-  schema
-      .field("alpha", &LookaheadOptions::alpha,
-             "part of the way from the slow weights to those of the base that is taken then")
+  schema.field("alpha", &LookaheadOptions::alpha, "fraction of the way from the slow weights to the base's")
       .above(0)
       .at_most(1);
 }

@@ -19,17 +19,17 @@ void MuonOptions::describe(Schema<MuonOptions>& schema) {
   schema.field("momentum", &MuonOptions::momentum, "share of the momentum that each step keeps").at_least(0);
   schema.field("nesterov", &MuonOptions::nesterov, "Nesterov momentum");
   schema.field("ns_coefficients", &MuonOptions::ns_coefficients, "coefficients of the Newton-Schulz iteration");
-  schema.field("eps", &MuonOptions::eps, "the least norm that a matrix is divided by").at_least(0);
+  schema.field("eps", &MuonOptions::eps, "smallest norm that a matrix is divided by").at_least(0);
   schema.field("ns_steps", &MuonOptions::ns_steps, "Newton-Schulz iterations a step")
       .at_least(0)
       .require("below 100", [](int64_t steps) { return steps < 100; });
   schema
       .field("adjust_lr_fn", &MuonOptions::adjust_lr_fn,
-             "learning rate by the size of a matrix; match_rms_adamw: one that suits AdamW suits it")
+             "scaling of the learning rate by the matrix's size; match_rms_adamw: rates of AdamW suit it")
       .one_of({"original", "match_rms_adamw"});
   schema.field("bfloat16", &MuonOptions::bfloat16, "orthogonalize in bfloat16; false: in the parameter's type");
   schema.field("orthogonalize", &MuonOptions::orthogonalize,
-               "false: AdamW, for a group of embeddings or the last layer; what is no matrix always takes it");
+               "orthogonalize the steps of matrices; false: AdamW, as for embeddings and the last layer");
   schema.field("adamw_betas", &MuonOptions::adamw_betas, "decay rates of the means of AdamW")
       .require("two numbers from 0 to below 1", [](const std::array<double, 2>& betas) {
         return betas[0] >= 0 && betas[0] < 1 && betas[1] >= 0 && betas[1] < 1;

@@ -94,8 +94,7 @@ class NamedOptimizerOf final : public NamedOptimizer {
 
     static void describe(Schema<Options>& schema) {
       schema.fields_of(&Options::base);
-      schema.field("groups", &Options::groups,
-                   "parameters with options of their own, by name: {pattern: \"*.bias\", weight_decay: 0}");
+      schema.field("groups", &Options::groups, "parameter groups by name: {pattern: \"*.bias\", weight_decay: 0}");
     }
   };
 
@@ -134,8 +133,7 @@ class NamedWrapperOf final : public NamedOptimizer {
     typename T::Options own = {};
 
     static void describe(Schema<Options>& schema) {
-      schema.field("base", &Options::base,
-                   "the optimizer that it wraps, with its options: {name: adamw, lr: 1e-3}; required");
+      schema.field("base", &Options::base, "wrapped optimizer: {name: adamw, lr: 1e-3}; required");
       schema.fields_of(&Options::own);
     }
   };

@@ -24,7 +24,8 @@ void OneCycleOptions::describe(Schema<OneCycleOptions>& schema) {
   schema.field("max_momentum", &OneCycleOptions::max_momentum, "momentum at both ends").at_least(0).below(1);
   schema.field("div_factor", &OneCycleOptions::div_factor, "peak / first learning rate").above(0);
   schema.field("final_div_factor", &OneCycleOptions::final_div_factor, "first / last learning rate").above(0);
-  schema.field("three_phase", &OneCycleOptions::three_phase, "fall as long as the rise took, then to the last value");
+  schema.field("three_phase", &OneCycleOptions::three_phase,
+               "third phase: fall as long as the rise, then to the last value");
 }
 
 OneCycleScheduler::OneCycleScheduler(const Options& options) : options_(options) {

@@ -11,16 +11,15 @@ void ReduceOnPlateauOptions::describe(Schema<ReduceOnPlateauOptions>& schema) {
   schema.field("mode", &ReduceOnPlateauOptions::mode, "whether a smaller or a larger metric is better")
       .one_of({"min", "max"});
   schema.field("factor", &ReduceOnPlateauOptions::factor, "factor of each reduction").at_least(0).below(1);
-  schema.field("patience", &ReduceOnPlateauOptions::patience, "steps without a better metric that are let pass")
+  schema.field("patience", &ReduceOnPlateauOptions::patience, "checks without improvement before a reduction")
       .at_least(0);
   schema.field("threshold", &ReduceOnPlateauOptions::threshold, "smallest difference that counts as better")
       .at_least(0);
   schema.field("threshold_mode", &ReduceOnPlateauOptions::threshold_mode, "threshold relative to the best, or absolute")
       .one_of({"rel", "abs"});
-  schema.field("cooldown", &ReduceOnPlateauOptions::cooldown, "steps after a reduction in which nothing is counted")
-      .at_least(0);
+  schema.field("cooldown", &ReduceOnPlateauOptions::cooldown, "checks after a reduction that do not count").at_least(0);
   schema.field("min_lr", &ReduceOnPlateauOptions::min_lr, "smallest learning rate").at_least(0);
-  schema.field("eps", &ReduceOnPlateauOptions::eps, "reductions by less are left out").at_least(0);
+  schema.field("eps", &ReduceOnPlateauOptions::eps, "smallest reduction of the learning rate").at_least(0);
 }
 
 ReduceOnPlateauScheduler::ReduceOnPlateauScheduler(const Options& options) : options_(options) {

@@ -8,7 +8,7 @@ namespace levin::optim {
 
 void RpropOptions::describe(Schema<RpropOptions>& schema) {
   schema.field("lr", &RpropOptions::lr, "learning rate").at_least(0);
-  schema.field("etas", &RpropOptions::etas, "factors of a step size after a gradient of another and of the same sign")
+  schema.field("etas", &RpropOptions::etas, "factors of the step size after a change of sign and without")
       .require("a number from 0 to below 1 and one above 1",
                [](const std::array<double, 2>& etas) { return etas[0] > 0 && etas[0] < 1 && etas[1] > 1; });
   schema.field("step_sizes", &RpropOptions::step_sizes, "smallest and largest step size")

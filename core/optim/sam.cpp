@@ -67,7 +67,7 @@ class Climb {
 
 void SAMOptions::describe(Schema<SAMOptions>& schema) {
   schema.field("rho", &SAMOptions::rho, "length of the step up, to where the gradients are taken").at_least(0);
-  schema.field("adaptive", &SAMOptions::adaptive, "measure it against the size of each weight (ASAM)");
+  schema.field("adaptive", &SAMOptions::adaptive, "scale it with the size of each weight (ASAM)");
 }
 
 SAM::SAM(std::shared_ptr<torch::optim::Optimizer> base, const Options& options)

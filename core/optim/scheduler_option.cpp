@@ -25,11 +25,8 @@ struct CommonOptions {
                  {{"epoch", Interval::kEpoch}, {"step", Interval::kStep}});
     schema.field("frequency", &CommonOptions::frequency, "intervals between two changes").at_least(1);
     schema.field("monitor", &CommonOptions::monitor, "the metric that reduce_on_plateau follows");
-    schema.field("strict", &CommonOptions::strict,
-                 "whether a metric that nobody logged is an error, or else a warning");
-    schema
-        .field("warmup_steps", &CommonOptions::warmup_steps,
-               "optimizer steps that rise linearly to the learning rate before the schedule begins")
+    schema.field("strict", &CommonOptions::strict, "make a metric that was not logged an error; false: a warning");
+    schema.field("warmup_steps", &CommonOptions::warmup_steps, "linear warm-up before the schedule (optimizer steps)")
         .at_least(0);
   }
 };

@@ -26,18 +26,17 @@ void describe_duration(Schema<TrainerOptions>& schema) {
   schema.field("min_epochs", &Options::min_epochs, "epochs before a callback may stop training").at_least(0);
   schema.field("max_steps", &Options::max_steps, "optimizer steps to train; -1 without end").at_least(-1);
   schema.field("min_steps", &Options::min_steps, "optimizer steps before a callback may stop training").at_least(0);
-  schema.field("max_time", &Options::max_time, "training ends after this time")
+  schema.field("max_time", &Options::max_time, "training time after which training ends")
       .require("longer than 00:00:00:00", [](const TimeLimit& limit) { return limit.seconds().count() > 0; });
   schema.field("handle_signals", &Options::handle_signals,
-               "SIGINT and SIGTERM end training after the present step; false: the program's handlers stay");
+               "end training after the step on SIGINT and SIGTERM; false: keep the program's handlers");
 }
 
 void describe_hardware(Schema<TrainerOptions>& schema) {
   using Options = TrainerOptions;
   schema
-      .field(
-          "accelerator", &Options::accelerator,
-          "what computes: cpu, cuda (or gpu), or one that the program adds; auto: the first of them that has devices")
+      .field("accelerator", &Options::accelerator,
+             "kind of device: cpu, cuda (or gpu), or one that the program adds; auto: the first that has devices")
       .require("auto, cpu, cuda, gpu, or the name of an accelerator that the program adds",
                [](const std::string& name) {
                  // Of tpu the devices are refused, with the reason.
@@ -45,33 +44,28 @@ void describe_hardware(Schema<TrainerOptions>& schema) {
                         AcceleratorRegistry::instance().find(name) != nullptr;
                });
   schema.field("devices", &Options::devices,
-               "how many devices (2), or which ([1, 3] or \"1,3\"); -1 is all, auto all GPUs or the one CPU");
-  schema.field("gpus", &Options::gpus,
-               "older spelling of devices: 3 is the first three GPUs, \"3\" is GPU 3, 0 the CPU");
+               "number (2) or indices ([1, 3] or \"1,3\") of devices; -1: all; auto: all GPUs or the CPU");
+  schema.field("gpus", &Options::gpus, "older spelling of devices: 3: the first three GPUs; \"3\": GPU 3; 0: the CPU");
   schema.field("auto_select_gpus", &Options::auto_select_gpus,
-               "take GPUs that no other process computes on, where a count of them is given");
+               "choose GPUs that no other process computes on, for a number of devices");
   schema.field("num_nodes", &Options::num_nodes, "hosts").at_least(1).at_most(100'000);
-  schema.field("strategy", &Options::strategy, "how ranks work together: a name, or {pipeline: 2, shard: auto}");
+  schema.field("strategy", &Options::strategy, "how ranks cooperate: a name, or {pipeline: 2, shard: auto}");
   schema.field("precision", &Options::precision, "number format");
-  schema.field("sync_batchnorm", &Options::sync_batchnorm, "BatchNorm takes its statistics over all ranks");
+  schema.field("sync_batchnorm", &Options::sync_batchnorm, "compute BatchNorm's statistics over all ranks");
   schema
-      .field(
-          "float32_matmul_precision", &Options::float32_matmul_precision,
-          "how products of float32 matrices are computed: highest, high (TF32 on GPUs) or medium (bfloat16); null: as "
-          "LibTorch is set")
+      .field("float32_matmul_precision", &Options::float32_matmul_precision,
+             "precision of float32 matrix products: highest, high (TF32 on GPUs) or medium (bfloat16); null: "
+             "LibTorch's setting")
       .one_of({"highest", "high", "medium"});
   schema
       .field("memory_format", &Options::memory_format,
              "of images, volumes and the weights of their convolutions: contiguous or channels_last")
       .one_of({"contiguous", "channels_last"});
   schema
-      .field(
-          "graph", &Options::graph,
-          "replay training steps from a recording: true where that is possible, auto where it is faster too, required "
-          "or fail")
+      .field("graph", &Options::graph,
+             "replay of recorded training steps; true: where possible; auto: where faster; required: or fail")
       .formerly("cuda_graph");
-  schema.field("own_kernels", &Options::own_kernels,
-               "Levin's kernels in the place of slower ones of LibTorch's for the CPU that give the same bits");
+  schema.field("own_kernels", &Options::own_kernels, "Levin's faster CPU kernels that give the bits of LibTorch's");
 }
 
 void describe_debugging(Schema<TrainerOptions>& schema) {
@@ -96,12 +90,11 @@ void describe_debugging(Schema<TrainerOptions>& schema) {
       .require(kLimit, valid_limit);
   schema
       .field("overfit_batches", &Options::overfit_batches,
-             "train on the same few batches, in order, and validate on as many of the validation loader; 0.0 is off")
+             "training and validation batches to overfit, in order; 0.0: off")
       .require(kLimit, valid_limit);
   schema.field("detect_anomaly", &Options::detect_anomaly,
-               "autograd checks for NaN and names the operation and its unit; metrics look at labels on every device");
-  schema.field("barebones", &Options::barebones,
-               "everything off that costs time, log() included, to measure the bare loop");
+               "check of backward for NaN, naming operation and unit; metrics check labels on every device");
+  schema.field("barebones", &Options::barebones, "disable all that costs time, log() included, to measure the loop");
 }
 
 void describe_validation(Schema<TrainerOptions>& schema) {
@@ -123,34 +116,29 @@ void describe_validation(Schema<TrainerOptions>& schema) {
 
 void describe_optimization(Schema<TrainerOptions>& schema) {
   using Options = TrainerOptions;
-  schema.field(
-      "adapters", &Options::adapters,
-      "what is trained instead of the module's weights, also as `adapters` of the top level: {name: lora, rank: "
-      "8, targets: [\"*.q_proj\"]}");
-  schema.field(
-      "optimizer", &Options::optimizer,
-      "what trains a module that does not override configure_optimizers, also as `optimizer` of the top level: "
-      "{name: adamw, lr: 1e-3, groups: [{pattern: \"*.bias\", weight_decay: 0}]}");
+  schema.field("adapters", &Options::adapters,
+               "adapters that are trained instead of the weights, also at the top level: {name: lora, rank: 8, "
+               "targets: [\"*.q_proj\"]}");
+  schema.field("optimizer", &Options::optimizer,
+               "optimizer of a module that does not override configure_optimizers, also at the top level: {name: "
+               "adamw, lr: 1e-3, groups: [{pattern: \"*.bias\", weight_decay: 0}]}");
   schema.field("scheduler", &Options::scheduler,
-               "the schedule of its learning rate, also as `scheduler` of the top level: {name: cosine, warmup_steps: "
-               "100}; null: none");
+               "schedule of its learning rate, also at the top level: {name: cosine, warmup_steps: 100}; null: none");
   schema
       .field("accumulate_grad_batches", &Options::accumulate_grad_batches,
-             "batches an optimizer step, also by epoch ({0: 8, 4: 2}); the last window of an epoch has those that are "
-             "left")
+             "batches per optimizer step, also keyed by the epoch from which they hold ({0: 8, 4: 2})")
       .require("at least 1", [](const auto& schedule) { return schedule.fewest_batches() >= 1; })
       .require("given for epochs of at least 0", [](const auto& schedule) { return schedule.first_epoch() >= 0; });
   schema.field("weigh_losses", &Options::weigh_losses,
-               "an optimizer step is that of the mean over all examples (or what training_step's weight counts) of its "
-               "batches and ranks; false: of the mean of their losses, whatever they hold");
+               "step by the mean over all examples; false: by the mean of the batches' losses");
   schema
       .field("gradient_clip_val", &Options::gradient_clip_val,
              "largest norm, value or ratio of gradients; null or 0: any")
       .at_least(0);
   schema
       .field("gradient_clip_algorithm", &Options::gradient_clip_algorithm,
-             "norm: of all gradients of an optimizer together; value: of each element; adaptive: of each output, in "
-             "proportion to its weights")
+             "what is clipped; norm: all gradients of an optimizer together; value: each element; adaptive: each "
+             "output, relative to its weights")
       .one_of({"norm", "value", "adaptive"});
 }
 
@@ -165,37 +153,34 @@ void describe_output(Schema<TrainerOptions>& schema) {
                "a model_checkpoint callback where none is given");
   schema.field("enable_progress_bar", &Options::enable_progress_bar, "a progress_bar callback");
   schema.field("enable_model_summary", &Options::enable_model_summary, "a model_summary callback");
-  schema.field("profiler", &Options::profiler,
-               "what measures where time goes: simple, pytorch or nvtx; null: nothing does");
+  schema.field("profiler", &Options::profiler, "profiler: simple, pytorch or nvtx; null: none");
   schema.field("default_root_dir", &Options::default_root_dir, "where runs write, each to a folder version_N")
       .require("the path of a folder", [](const std::string& path) { return !path.empty(); });
   schema.field("run_dir", &Options::run_dir,
-               "the folder of this run, in which it also goes on when it is resumed; empty: a new version_N below "
-               "default_root_dir");
-  schema.field(
-      "init_from", &Options::init_from,
-      "weights that a fresh fit starts from, of Levin, PyTorch, Lightning or Hugging Face: a file or folder, or "
-      "{path: PATH, rules: [...], strict: false}");
+               "folder of this run, also when it is resumed; empty: a new version_N below default_root_dir");
+  schema.field("init_from", &Options::init_from,
+               "initial weights of a fresh fit (Levin, PyTorch, Lightning, Hugging Face): a path, or {path: PATH, "
+               "rules: [...], strict: false}");
 }
 
 void describe_reproducibility(Schema<TrainerOptions>& schema) {
   using Options = TrainerOptions;
   schema.field("use_distributed_sampler", &Options::use_distributed_sampler,
-               "divide the batches of training over the ranks; false: each rank reads the loader as it is");
+               "divide training batches over the ranks; false: each rank reads the whole loader");
   schema
       .field("reload_dataloaders_every_n_epochs", &Options::reload_dataloaders_every_n_epochs,
-             "ask for new loaders every n epochs; 0 never")
+             "epochs between requests for new loaders; 0: never")
       .at_least(0);
   schema.field("deterministic", &Options::deterministic,
-               "deterministic algorithms only: true throws where there is none, warn says so");
-  schema.field("benchmark", &Options::benchmark, "cuDNN measures which algorithm is fastest; null leaves it as it is");
+               "deterministic algorithms only; true: throw where there is none; warn: warn");
+  schema.field("benchmark", &Options::benchmark,
+               "let cuDNN choose algorithms by measurement; null: LibTorch's setting");
 }
 
 void describe_memory(Schema<TrainerOptions>& schema) {
-  schema.field(
-      "activation_checkpointing", &TrainerOptions::activation_checkpointing,
-      "units that are recomputed in backward: types and paths ([Block, encoder.*]), or {units: [Block], every: "
-      "2, offload: true}");
+  schema.field("activation_checkpointing", &TrainerOptions::activation_checkpointing,
+               "units to recompute in backward: types and paths ([Block, encoder.*]), or {units: [Block], every: 2, "
+               "offload: true}");
 }
 
 }  // namespace

@@ -26,10 +26,14 @@ void multiply_gradients(const std::vector<at::Tensor>& parameters, const at::Ten
 
 void GradScalerOptions::describe(Schema<GradScalerOptions>& schema) {
   using Options = GradScalerOptions;
-  schema.field("init_scale", &Options::init_scale, "what the loss is multiplied by at first").above(0);
-  schema.field("growth_factor", &Options::growth_factor, "of the scale after growth_interval steps without an infinity")
+  schema.field("init_scale", &Options::init_scale, "initial loss scale").above(0);
+  schema
+      .field("growth_factor", &Options::growth_factor,
+             "factor of the scale after growth_interval steps without an infinity")
       .above(1);
-  schema.field("backoff_factor", &Options::backoff_factor, "of the scale after a step with one").above(0).below(1);
+  schema.field("backoff_factor", &Options::backoff_factor, "factor of the scale after a step with an infinity")
+      .above(0)
+      .below(1);
   schema.field("growth_interval", &Options::growth_interval, "optimizer steps").at_least(1);
 }
 

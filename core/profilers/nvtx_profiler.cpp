@@ -15,7 +15,7 @@ namespace kineto = torch::autograd::profiler;
 }  // namespace
 
 void NvtxProfilerOptions::describe(Schema<NvtxProfilerOptions>& schema) {
-  schema.field("units", &NvtxProfilerOptions::units, "a range for the forward of each unit");
+  schema.field("units", &NvtxProfilerOptions::units, "add a range for the forward of each unit");
   schema.field("operators", &NvtxProfilerOptions::operators, "a range for each of LibTorch's operators");
 }
 

@@ -14,15 +14,13 @@ void ProfilerSchedule::describe(Schema<ProfilerSchedule>& schema) {
   schema.field("wait", &ProfilerSchedule::wait, "steps of a cycle without profiling")
       .at_least(0)
       .at_most(kMostProfiledSteps);
-  schema
-      .field("warmup", &ProfilerSchedule::warmup,
-             "steps before those recorded, so that the first of these does not pay for the profiler's start")
+  schema.field("warmup", &ProfilerSchedule::warmup, "steps to warm up the profiler before it records")
       .at_least(0)
       .at_most(kMostProfiledSteps);
   schema.field("active", &ProfilerSchedule::active, "steps that are recorded, into one trace")
       .at_least(1)
       .at_most(kMostProfiledSteps);
-  schema.field("repeat", &ProfilerSchedule::repeat, "cycles; 0: until the end").at_least(0);
+  schema.field("repeat", &ProfilerSchedule::repeat, "number of cycles; 0: until the end").at_least(0);
   schema.field("skip_first_wait", &ProfilerSchedule::skip_first_wait, "the first cycle does not wait");
 }
 

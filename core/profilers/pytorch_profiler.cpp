@@ -92,7 +92,7 @@ void PyTorchProfilerOptions::describe(Schema<PyTorchProfilerOptions>& schema) {
   schema.field("record_shapes", &O::record_shapes, "shapes of the operators' inputs");
   schema.field("profile_memory", &O::profile_memory, "allocations, and what operators allocate");
   schema.field("with_flops", &O::with_flops, "estimated operations of matrix products and convolutions");
-  schema.field("units", &O::units, "a range for the forward of each unit");
+  schema.field("units", &O::units, "add a range for the forward of each unit");
   schema.field("rank_zero_only", &O::rank_zero_only, "other ranks record nothing");
   schema.field("row_limit", &O::row_limit, "rows of the table of operators on the console").at_least(1);
   schema.field("dirpath", &O::dirpath, "folder for traces; empty: 'profiler' of the run's folder");

@@ -19,7 +19,7 @@ void SimpleProfilerOptions::describe(Schema<SimpleProfilerOptions>& schema) {
   schema.field("units", &SimpleProfilerOptions::units, "also time the forward of each unit");
   schema
       .field("least_percent", &SimpleProfilerOptions::least_percent,
-             "of the whole time: rows below it are left out on the console")
+             "smallest share of the time shown on the console (%)")
       .at_least(0)
       .at_most(100);
 }

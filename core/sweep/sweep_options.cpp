@@ -4,9 +4,8 @@ namespace levin::sweep {
 
 void SuccessiveHalvingOptions::describe(Schema<SuccessiveHalvingOptions>& schema) {
   using O = SuccessiveHalvingOptions;
-  schema.field("min_epochs", &O::min_epochs, "epochs that every run gets; the first rung").at_least(1);
-  schema.field("reduction_factor", &O::reduction_factor, "the best one of so many goes on to so many times the epochs")
-      .above(1);
+  schema.field("min_epochs", &O::min_epochs, "epochs of the first rung").at_least(1);
+  schema.field("reduction_factor", &O::reduction_factor, "ratio of runs, and of epochs, between two rungs").above(1);
 }
 
 void LearningRateScalingOptions::describe(Schema<LearningRateScalingOptions>& schema) {
@@ -27,26 +26,22 @@ void SweepOptions::describe(Schema<SweepOptions>& schema) {
   schema.field("samples", &O::samples, "draws from `random`, each with each combination of the grid").at_least(1);
   schema.field("sample_seed", &O::sample_seed, "seed of the draws").at_least(0);
   schema.field("exclude", &O::exclude, "[{model.lr: 0.1, data.batch_size: [16, 32]}]: combinations left out");
-  schema.field("only_when", &O::only_when,
-               "{model.channels: {model.name: cnn}}: an option that is varied only where another has this value, or "
-               "one of these");
+  schema.field("only_when", &O::only_when, "conditions of varied options: {model.channels: {model.name: cnn}}");
   schema.field("repeats", &O::repeats, "runs of each combination, with seed, seed + 1, ...").at_least(1);
-  schema
-      .field("global_batch_size", &O::global_batch_size,
-             "held fixed: data.batch_size is this over the number of devices of the run")
+  schema.field("global_batch_size", &O::global_batch_size, "fixed global batch size; sets data.batch_size of each run")
       .at_least(1);
-  schema.field("learning_rate_scaling", &O::learning_rate_scaling,
-               "{option: model.lr, batch_size: 256, rule: linear}: the rate is for that global batch size, and scaled "
-               "to the one of the run");
+  schema.field(
+      "learning_rate_scaling", &O::learning_rate_scaling,
+      "scaling of the learning rate with the global batch size: {option: model.lr, batch_size: 256, rule: linear}");
   schema.field("monitor", &O::monitor, "metric by which runs are compared");
   schema.field("mode", &O::mode, "whether a smaller or a larger value is better").one_of({"min", "max"});
   schema.field("successive_halving", &O::successive_halving,
                "{min_epochs: 1, reduction_factor: 3}: ends bad runs early; {}: with these values");
-  schema.field("name", &O::name, "of the sweep's folder below default_root_dir/sweeps; empty: version_N");
-  schema.field("dir", &O::dir, "the sweep's folder, in place of that");
-  schema.field("parallel", &O::parallel, "runs at a time, among which cores and GPUs are divided").at_least(1);
+  schema.field("name", &O::name, "name of the sweep's folder below default_root_dir/sweeps; empty: version_N");
+  schema.field("dir", &O::dir, "the sweep's folder, instead of name");
+  schema.field("parallel", &O::parallel, "runs at a time; they divide cores and GPUs").at_least(1);
   schema.field("executor", &O::executor, "where runs go: local, slurm, or one that the program has registered");
-  schema.field("command", &O::command, "words that are put before the command line of each run");
+  schema.field("command", &O::command, "command in front of each run's command line");
 }
 
 }  // namespace levin::sweep

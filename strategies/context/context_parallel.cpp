@@ -45,22 +45,19 @@ std::string lengths_that_would_do(int64_t length, int64_t ranks) {
 
 void ContextParallelOptions::describe(Schema<ContextParallelOptions>& schema) {
   using O = ContextParallelOptions;
-  schema.field("context_group", &O::context_group, "ranks that divide each sequence among each other: all or a number")
+  schema.field("context_group", &O::context_group, "ranks that divide each sequence: all or a number")
       .require("all or a number of ranks", [](const std::string& value) {
         return value == "all" || (!value.empty() && value.size() < 10 && value.front() != '0' &&
                                   std::ranges::all_of(value, [](char c) { return c >= '0' && c <= '9'; }));
       });
   schema.field("dimension", &O::dimension, "dimension of a batch's tensors that has the positions").at_least(1);
-  schema.field("tensors", &O::tensors,
-               "names of a batch's tensors that are cut; none: all with as many positions as the first");
-  schema.field("bucket_cap_mb", &O::bucket_cap_mb, "MiB of gradients that are averaged at once").above(0).at_most(1e6);
-  schema.field("find_unused_parameters", &O::find_unused_parameters,
-               "the loss may leave out parameters, other ones at each step");
-  schema.field("broadcast_buffers", &O::broadcast_buffers,
-               "the first rank's buffers (running statistics) go to the others before each step");
+  schema.field("tensors", &O::tensors, "tensors of a batch to divide; none: all with as many positions as the first");
+  schema.field("bucket_cap_mb", &O::bucket_cap_mb, "size of a gradient bucket (MiB)").above(0).at_most(1e6);
+  schema.field("find_unused_parameters", &O::find_unused_parameters, "allow losses that leave out parameters");
+  schema.field("broadcast_buffers", &O::broadcast_buffers, "broadcast rank 0's buffers before each step");
   schema
       .field("gradient_compression", &O::gradient_compression,
-             "averaged gradients travel in half the bytes, as float16 or bfloat16")
+             "compression of averaged gradients to float16 or bfloat16")
       .one_of(gradient_compressions());
   describe_rank_options(schema);
 }

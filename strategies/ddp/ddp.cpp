@@ -49,20 +49,12 @@ void with_communication_errors(const Collective& ranks, Backward&& backward) {
 
 void DdpOptions::describe(Schema<DdpOptions>& schema) {
   using O = DdpOptions;
-  schema.field("bucket_cap_mb", &O::bucket_cap_mb, "MiB of gradients that are combined at once").above(0).at_most(1e6);
-  schema
-      .field("first_bucket_cap_mb", &O::first_bucket_cap_mb,
-             "MiB of the first bucket, a small one so that communication starts early")
-      .above(0)
-      .at_most(1e6);
-  schema.field("find_unused_parameters", &O::find_unused_parameters,
-               "the loss may leave out parameters, other ones at each step");
-  schema.field("static_graph", &O::static_graph, "every step uses the same parameters in the same way");
-  schema.field("broadcast_buffers", &O::broadcast_buffers,
-               "rank 0's buffers (running statistics) go to all ranks before each step");
-  schema
-      .field("gradient_compression", &O::gradient_compression,
-             "gradients travel in half the bytes, as float16 or bfloat16")
+  schema.field("bucket_cap_mb", &O::bucket_cap_mb, "size of a gradient bucket (MiB)").above(0).at_most(1e6);
+  schema.field("first_bucket_cap_mb", &O::first_bucket_cap_mb, "size of the first bucket (MiB)").above(0).at_most(1e6);
+  schema.field("find_unused_parameters", &O::find_unused_parameters, "allow losses that leave out parameters");
+  schema.field("static_graph", &O::static_graph, "promise that every step uses the same parameters");
+  schema.field("broadcast_buffers", &O::broadcast_buffers, "broadcast rank 0's buffers before each step");
+  schema.field("gradient_compression", &O::gradient_compression, "compression of gradients to float16 or bfloat16")
       .one_of(gradient_compressions());
   schema.field("sync", &O::sync,
                "what replicas exchange; local_sgd, diloco: weights, every few steps; see parallelism.md",

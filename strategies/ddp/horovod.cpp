@@ -29,20 +29,21 @@ DdpOptions to_ddp(const HorovodOptions& options) {
 
 void HorovodOptions::describe(Schema<HorovodOptions>& schema) {
   using O = HorovodOptions;
-  schema.field("fusion_threshold", &O::fusion_threshold, "bytes of gradients that are combined at once")
+  schema.field("fusion_threshold", &O::fusion_threshold, "size of a gradient bucket (bytes)")
       .at_least(1)
       .at_most(int64_t{1} << 40);
-  schema.field("cycle_time", &O::cycle_time, "accepted; gradients are sent as soon as a bucket is full").at_least(0);
-  schema.field("compression", &O::compression, "gradients travel as float16 or bfloat16")
+  schema.field("cycle_time", &O::cycle_time, "accepted without effect").at_least(0);
+  schema.field("compression", &O::compression, "compression of gradients to float16 or bfloat16")
       .one_of(gradient_compressions());
   describe_scale_lr(schema, "ranks");
   schema
-      .field("backend", &O::backend, "what carries tensors; auto: nccl for CUDA, shared_memory on one host, else gloo")
+      .field("backend", &O::backend,
+             "communication of tensors; auto: nccl for CUDA, shared_memory on one host, else gloo")
       .one_of(DeviceBackends::instance().option_values());
-  schema.field("timeout", &O::timeout, "seconds that a rank waits for the others in a collective")
+  schema.field("timeout", &O::timeout, "longest wait for other ranks in a collective (s)")
       .above(0)
       .at_most(kMostSeconds);
-  schema.field("broadcast_buffers", &O::broadcast_buffers, "rank 0's buffers go to all ranks before each step");
+  schema.field("broadcast_buffers", &O::broadcast_buffers, "broadcast rank 0's buffers before each step");
 }
 
 Horovod::Horovod(const Options& options) : Ddp(to_ddp(options)) {}

@@ -60,18 +60,15 @@ void ParameterServerOptions::describe(Schema<ParameterServerOptions>& schema) {
   using O = ParameterServerOptions;
   schema.field("mode", &O::mode, "sync: a step for each batch of all workers; async: a step for each worker's batch")
       .one_of({"sync", "async"});
-  schema.field("servers", &O::servers, "ranks, the first ones, that divide the parameters and run the optimizer")
-      .at_least(1);
-  schema
-      .field("max_staleness", &O::max_staleness, "async: batches that a worker may be ahead of the slowest; null: any")
+  schema.field("servers", &O::servers, "first ranks that divide the parameters and run the optimizer").at_least(1);
+  schema.field("max_staleness", &O::max_staleness, "async: batches by which a worker may lead the slowest; null: any")
       .at_least(0);
   schema
       .field("delay_compensation", &O::delay_compensation,
-             "async: how much of a gradient's delay is made good (lambda of Zheng et al. 2017); 0: nothing")
+             "async: compensation of a gradient's delay (lambda of Zheng et al. 2017); 0: none")
       .at_least(0);
   schema.field("update_log", &O::update_log, "async: folder for each server's log of its updates; empty: none");
-  schema.field("broadcast_buffers", &O::broadcast_buffers,
-               "sync: rank 0's buffers (running statistics) go to all ranks before each step");
+  schema.field("broadcast_buffers", &O::broadcast_buffers, "sync: broadcast rank 0's buffers before each step");
   describe_rank_options(schema);
 }
 

@@ -89,31 +89,29 @@ Config ConfigCodec<PipelineBalance>::dump(const PipelineBalance& value) {
 
 void PipelineOptions::describe(Schema<PipelineOptions>& schema) {
   using O = PipelineOptions;
-  schema.field("balance", &O::balance, "elements of the sequential for each stage, in order; auto: found out");
-  schema.field("balance_by", &O::balance_by, "what a balance that is found out makes alike for all stages")
+  schema.field("balance", &O::balance, "members of the sequential for each stage; auto: automatic partition");
+  schema.field("balance_by", &O::balance_by, "quantity that balance: auto equalises across stages")
       .one_of({"time", "parameters", "memory"});
   schema.field("schedule", &O::schedule, "the order in which a rank runs forward and backward of micro-batches")
       .one_of({"gpipe", "1f1b", "interleaved", "zero_bubble"});
-  schema
-      .field("micro_batches", &O::micro_batches,
-             "parts of a rank's batch that run one after the other; a batch with fewer examples has fewer")
+  schema.field("micro_batches", &O::micro_batches, "micro-batches of a rank's batch; at most its examples")
       .at_least(1)
       .at_most(100'000);
   schema
       .field("chunks_per_rank", &O::chunks_per_rank,
-             "pieces of the model on each rank, for the schedule interleaved; 0: 2 for it, 1 for others")
+             "chunks of the model on each rank, for schedule: interleaved; 0: 2 for it, 1 for others")
       .at_least(0)
       .at_most(1000);
   schema.field("checkpoint", &O::checkpoint, "micro-batches whose activations are recomputed in backward")
       .one_of({"always", "except_last", "never"});
-  schema.field("data_parallel", &O::data_parallel, "pipelines side by side, each with its share of the data")
+  schema.field("data_parallel", &O::data_parallel, "number of data-parallel replicas of the pipeline")
       .at_least(1)
       .at_most(100'000);
   schema.field("shard_optimizer", &O::shard_optimizer,
-               "pipelines side by side divide the optimizer's state, as stage 1 of sharded");
+               "divide the optimizer's state over data-parallel replicas, as stage 1 of sharded");
   schema
       .field("shard_group", &O::shard_group,
-             "shard_optimizer: how many pipelines side by side divide one copy of the state: all, or a number")
+             "shard_optimizer: data-parallel replicas that divide one copy of the state: all, or a number")
       .require("all or a number of pipelines", [](const std::string& value) {
         return value == "all" ||
                (!value.empty() && value.size() < 10 && value != "0" &&
@@ -121,31 +119,27 @@ void PipelineOptions::describe(Schema<PipelineOptions>& schema) {
       });
   schema
       .field("shard_stage", &O::shard_stage,
-             "shard_optimizer: what is divided: 1 the optimizer's state, 2 gradients too, 3 parameters too")
+             "shard_optimizer: what is divided; 1: optimizer's state; 2: gradients too; 3: parameters too")
       .at_least(1)
       .at_most(3);
   schema.field("shard_prefetch", &O::shard_prefetch, "shard_stage 3: units that are gathered before they are needed")
       .at_least(0);
-  schema
-      .field("shard_bucket_cap_mb", &O::shard_bucket_cap_mb,
-             "shard_stage 2: MiB of gradients that are averaged at once")
+  schema.field("shard_bucket_cap_mb", &O::shard_bucket_cap_mb, "shard_stage 2: size of a gradient bucket (MiB)")
       .above(0)
       .at_most(1e6);
   schema.field("shard_keep_window_gradients", &O::shard_keep_window_gradients,
-               "shard_stage 2 and 3: gradients are reduced once a window instead of after each micro-batch");
-  schema.field("tensor_group", &O::tensor_group, "ranks that divide the layers of a stage among each other")
-      .at_least(1);
+               "shard_stage 2 and 3: reduce gradients once per accumulation window");
+  schema.field("tensor_group", &O::tensor_group, "ranks of a tensor group within a stage").at_least(1);
   schema.field("tensor_plan", &O::tensor_plan,
-               "column, row, vocabulary or whole by pattern of layers, in addition to the modules' own plans");
+               "cuts by pattern of layers (column, row, vocabulary, whole), added to the modules' plans");
   schema.field("tensor_sequence_parallel", &O::tensor_sequence_parallel,
-               "norms, dropout and residuals work on a rank's part of each sequence");
-  schema.field("sequential", &O::sequential, "path of the levin::Sequential that is cut; empty: the module's only one");
-  schema.field("trace", &O::trace,
-               "folder for a trace of one batch, as a picture and for Chrome: what each stage did when; empty: none");
-  schema.field("trace_batch", &O::trace_batch, "which batch of a call is traced, counted from 1").at_least(1);
+               "divide norms, dropout and residuals along the sequence");
+  schema.field("sequential", &O::sequential, "path of the levin::Sequential to cut; empty: the module's only one");
+  schema.field("trace", &O::trace, "folder for a trace of one batch (picture and Chrome trace); empty: none");
+  schema.field("trace_batch", &O::trace_batch, "batch of a call to trace, counted from 1").at_least(1);
   schema
       .field("gather_after_fit", &O::gather_after_fit,
-             "the module has all its parameters again after a call; false where no rank can hold them")
+             "gather the full parameters after a call; false where no rank can hold them")
       .formerly("whole_after_fit");
   describe_rank_options(schema);
 }

@@ -39,7 +39,7 @@ template <class Options>
 void describe_hang_timeout(Schema<Options>& schema) {
   schema
       .field("hang_timeout", &Options::hang_timeout,
-             "seconds without progress within a step of any loop after which the job ends; 0: never")
+             "time without progress in a step after which the job ends (s); 0: never")
       .at_least(0)
       .at_most(kMostSeconds);
 }
@@ -50,19 +50,19 @@ void describe_rank_options(Schema<Options>& schema) {
   using O = Options;
   schema.field(
       "start_method", &O::start_method,
-      "how ranks start: by a launcher or as further runs of the program, as forks or threads for one call",
+      "kind of ranks; subprocess: of a launcher, or further runs of the program; fork, thread: for one call",
       {{"subprocess", StartMethod::kSubprocess}, {"fork", StartMethod::kFork}, {"thread", StartMethod::kThread}});
   schema
-      .field("backend", &O::backend, "what carries tensors; auto: nccl for CUDA, shared_memory on one host, else gloo")
+      .field("backend", &O::backend,
+             "communication of tensors; auto: nccl for CUDA, shared_memory on one host, else gloo")
       .one_of(DeviceBackends::instance().option_values());
-  schema.field("timeout", &O::timeout, "seconds that a rank waits for the others in a collective")
+  schema.field("timeout", &O::timeout, "longest wait for other ranks in a collective (s)")
       .above(0)
       .at_most(kMostSeconds);
-  schema.field("start_timeout", &O::start_timeout, "seconds that ranks wait for each other at the start")
+  schema.field("start_timeout", &O::start_timeout, "longest wait for other ranks at the start (s)")
       .above(0)
       .at_most(kMostSeconds);
-  schema
-      .field("stall_report", &O::stall_report, "seconds in one collective after which a report says where each rank is")
+  schema.field("stall_report", &O::stall_report, "time in one collective until a report of all ranks (s)")
       .above(0)
       .at_most(kMostSeconds);
   describe_hang_timeout(schema);

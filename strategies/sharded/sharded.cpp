@@ -57,46 +57,42 @@ std::optional<at::ScalarType> to_type(const std::string& name) {
 
 void ShardedOptions::describe(Schema<ShardedOptions>& schema) {
   using O = ShardedOptions;
-  schema.field("stage", &O::stage, "what the ranks divide: 1 the optimizer's state, 2 gradients too, 3 parameters too")
+  schema.field("stage", &O::stage, "what the ranks divide; 1: optimizer's state; 2: gradients too; 3: parameters too")
       .at_least(1)
       .at_most(3);
-  schema.field("units", &O::units, "stage 3: units that are gathered at once, types and paths; empty: every unit");
-  schema
-      .field("min_unit_parameters", &O::min_unit_parameters,
-             "a unit with fewer parameters is gathered with the unit around it")
+  schema.field("units", &O::units, "stage 3: units gathered separately, by type or path; empty: every unit");
+  schema.field("min_unit_parameters", &O::min_unit_parameters, "smallest unit (parameters) that is gathered separately")
       .at_least(0);
   schema.field("prefetch", &O::prefetch, "units that are gathered before they are needed")
       .formerly("gathers_ahead")
       .at_least(0);
-  schema.field("bucket_cap_mb", &O::bucket_cap_mb, "stages 1 and 2: MiB of gradients that are averaged at once")
+  schema.field("bucket_cap_mb", &O::bucket_cap_mb, "stages 1 and 2: size of a gradient bucket (MiB)")
       .above(0)
       .at_most(1e6);
-  schema.field("offload", &O::offload,
-               "each rank's part, with the optimizer's state and its step, is in the host's memory");
+  schema.field("offload", &O::offload, "keep local shards and the optimizer, with its step, on the host");
   schema
       .field("shard_group", &O::shard_group,
-             "the ranks that hold one copy of the model together: all, node (those of one host) or a number of them")
+             "ranks that hold one copy of the model together: all, node (those of one host) or a number")
       .formerly("shard_over")
       .require("all, node or a number of ranks", [](const std::string& value) {
         return value == "all" || value == "node" || to_number(value).value_or(0) > 0;
       });
-  schema.field("tensor_group", &O::tensor_group, "ranks that divide the layers among each other").at_least(1);
+  schema.field("tensor_group", &O::tensor_group, "ranks of a tensor group").at_least(1);
   schema.field("tensor_plan", &O::tensor_plan,
-               "column, row, vocabulary or whole by pattern of layers, in addition to the modules' own plans");
+               "cuts by pattern of layers (column, row, vocabulary, whole), added to the modules' plans");
   schema.field("tensor_sequence_parallel", &O::tensor_sequence_parallel,
-               "norms, dropout and residuals work on a rank's part of each sequence");
-  schema.field("reduce_type", &O::reduce_type, "in which gradients are averaged; same: in that they are computed in")
+               "divide norms, dropout and residuals along the sequence");
+  schema.field("reduce_type", &O::reduce_type, "dtype of the gradient reduction; same: the compute dtype")
       .one_of({"same", "float32", "bfloat16", "float16"});
   schema.field("find_unused_parameters", &O::find_unused_parameters,
-               "the loss may leave out parameters, other ones at each step; false: their gradients count as zero");
+               "allow losses that leave out parameters; false: their gradients count as zero");
   schema.field("keep_window_gradients", &O::keep_window_gradients,
-               "full gradients stay until the end of an accumulation window: less communication, more memory");
+               "keep full gradients until an accumulation window ends: less communication, more memory");
   schema
       .field("gather_after_fit", &O::gather_after_fit,
-             "the module has all its parameters again after a call; false where no rank can hold them")
+             "gather the full parameters after a call; false where no rank can hold them")
       .formerly("whole_after_fit");
-  schema.field("broadcast_buffers", &O::broadcast_buffers,
-               "rank 0's buffers (running statistics) go to all ranks before each step");
+  schema.field("broadcast_buffers", &O::broadcast_buffers, "broadcast rank 0's buffers before each step");
   describe_rank_options(schema);
 }
 

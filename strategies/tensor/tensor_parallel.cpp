@@ -37,23 +37,20 @@ DdpOptions ddp_options(const TensorParallelOptions& options) {
 
 void TensorParallelOptions::describe(Schema<TensorParallelOptions>& schema) {
   using O = TensorParallelOptions;
-  schema.field("tensor_group", &O::tensor_group, "ranks that divide the layers among each other: all or a number")
+  schema.field("tensor_group", &O::tensor_group, "ranks of a tensor group: all or a number")
       .require("all or a number of ranks", [](const std::string& value) {
         return value == "all" || (!value.empty() && value.size() < 10 && value.front() != '0' &&
                                   std::ranges::all_of(value, [](char c) { return c >= '0' && c <= '9'; }));
       });
   schema.field("plan", &O::plan,
-               "column, row, vocabulary or whole by pattern of layers, in addition to the modules' own plans");
-  schema.field("sequence_parallel", &O::sequence_parallel,
-               "norms, dropout and residuals work on a rank's part of each sequence");
-  schema.field("bucket_cap_mb", &O::bucket_cap_mb, "MiB of gradients that are averaged at once").above(0).at_most(1e6);
-  schema.field("find_unused_parameters", &O::find_unused_parameters,
-               "the loss may leave out parameters, other ones at each step");
-  schema.field("broadcast_buffers", &O::broadcast_buffers,
-               "the first replica's buffers (running statistics) go to the others before each step");
+               "cuts by pattern of layers (column, row, vocabulary, whole), added to the modules' plans");
+  schema.field("sequence_parallel", &O::sequence_parallel, "divide norms, dropout and residuals along the sequence");
+  schema.field("bucket_cap_mb", &O::bucket_cap_mb, "size of a gradient bucket (MiB)").above(0).at_most(1e6);
+  schema.field("find_unused_parameters", &O::find_unused_parameters, "allow losses that leave out parameters");
+  schema.field("broadcast_buffers", &O::broadcast_buffers, "broadcast the first replica's buffers before each step");
   schema
       .field("gradient_compression", &O::gradient_compression,
-             "averaged gradients travel in half the bytes, as float16 or bfloat16")
+             "compression of averaged gradients to float16 or bfloat16")
       .one_of(gradient_compressions());
   describe_rank_options(schema);
 }

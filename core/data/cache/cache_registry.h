@@ -16,9 +16,8 @@ Registry<ExampleCache>& cache_registry();
 /// Describes the field `cache` of a data module's options, an optional Spec<ExampleCache>.
 template <class Options>
 void describe_cache_field(Schema<Options>& schema) {
-  schema.field(
-      "cache", &Options::cache,
-      "keeps decoded examples, transformed as far as nothing is random: memory or disk; null: nothing is kept");
+  schema.field("cache", &Options::cache,
+               "cache of decoded examples after the transforms that are not random: memory or disk; null: none");
 }
 /// Returns the cache of that field; nullptr where there is none.
 std::shared_ptr<ExampleCache> make_cache(const std::optional<Spec<ExampleCache>>& spec);

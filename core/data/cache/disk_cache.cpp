@@ -82,7 +82,7 @@ void DiskCacheOptions::describe(Schema<DiskCacheOptions>& schema) {
   schema.field("path", &DiskCacheOptions::path, "a folder, best on a local disk");
   schema
       .field("max_gb", &DiskCacheOptions::max_gb,
-             "10^9 bytes that the folder holds at most; null: all but a twentieth of the disk")
+             "size of the folder at most (10^9 bytes); null: all but a twentieth of the disk")
       .above(0)
       .at_most(1e9);
 }

@@ -28,7 +28,7 @@ Batch copied(const Batch& example) {
 void MemoryCacheOptions::describe(Schema<MemoryCacheOptions>& schema) {
   schema
       .field("max_gb", &MemoryCacheOptions::max_gb,
-             "10^9 bytes that a process keeps at most; null: half of the memory that is free at the start")
+             "memory of each process at most (10^9 bytes); null: half of the free memory")
       .above(0)
       .at_most(1e9);
 }

@@ -85,7 +85,7 @@ operations::Fill to_fill(const std::optional<OneOrMore<double>>& fill) {
   return fill->values();
 }
 
-constexpr const char* kOutsideDoc = "value of pixels from outside of the image: one number, or one for each channel";
+constexpr const char* kOutsideDoc = "value of pixels outside the image: one number, or one for each channel";
 const std::vector<std::pair<std::string, operations::Interpolation>> kAugmentSampling = {
     {"nearest", operations::Interpolation::kNearest}, {"bilinear", operations::Interpolation::kBilinear}};
 
@@ -120,7 +120,7 @@ void RandAugmentOptions::describe(Schema<RandAugmentOptions>& schema) {
   schema.field("num_ops", &O::num_ops, "operations, one after the other").at_least(0).at_most(100);
   schema.field("magnitude", &O::magnitude, "strength, from 0 to num_magnitude_bins - 1").at_least(0);
   schema.field("num_magnitude_bins", &O::num_magnitude_bins, "steps of the strength").at_least(2).at_most(1000);
-  schema.field("interpolation", &O::interpolation, "how values between pixels are found", kAugmentSampling);
+  schema.field("interpolation", &O::interpolation, "interpolation between pixels", kAugmentSampling);
   schema.field("fill", &O::fill, kOutsideDoc);
 }
 
@@ -153,7 +153,7 @@ at::Tensor RandAugment::transform(const at::Tensor& image, Generator& generator)
 void TrivialAugmentWideOptions::describe(Schema<TrivialAugmentWideOptions>& schema) {
   using O = TrivialAugmentWideOptions;
   schema.field("num_magnitude_bins", &O::num_magnitude_bins, "steps of the strength").at_least(2).at_most(1000);
-  schema.field("interpolation", &O::interpolation, "how values between pixels are found", kAugmentSampling);
+  schema.field("interpolation", &O::interpolation, "interpolation between pixels", kAugmentSampling);
   schema.field("fill", &O::fill, kOutsideDoc);
 }
 

@@ -32,9 +32,7 @@ at::Tensor weighted_mean(const at::Tensor& values, const at::Tensor& others, con
 }
 
 void BatchMixOptions::describe(Schema<BatchMixOptions>& schema) {
-  schema
-      .field("alpha", &BatchMixOptions::alpha,
-             "of the distribution Beta(alpha, alpha) of weights; the smaller, the less is mixed")
+  schema.field("alpha", &BatchMixOptions::alpha, "parameter of the distribution Beta(alpha, alpha) of weights")
       .above(0);
 }
 

@@ -18,7 +18,8 @@ constexpr const char* kPaddingDoc =
     "pixels at the sides: one number, [left and right, top and bottom] or [left, top, right, bottom]";
 constexpr const char* kPaddingConstraint = "one, two or four numbers of at least 0";
 constexpr const char* kPixelFillDoc = "value of added pixels: one number, or one for each channel";
-constexpr const char* kModeDoc = "what added pixels are: fill, the border's, or the image mirrored without or with it";
+constexpr const char* kModeDoc =
+    "source of added pixels: fill, edge, or the image mirrored without (reflect) or with (symmetric) its border";
 
 bool is_padding(const OneOrMore<int64_t>& padding) {
   if (padding.count() != 1 && padding.count() != 2 && padding.count() != 4) return false;
@@ -32,9 +33,9 @@ int64_t rounded(double value) { return static_cast<int64_t>(std::nearbyint(value
 void ResizeOptions::describe(Schema<ResizeOptions>& schema) {
   using O = ResizeOptions;
   schema.field("size", &O::size, "pixels of the shorter side, or [height, width]").require(kSizeConstraint, is_size);
-  schema.field("interpolation", &O::interpolation, "how values between pixels are found", interpolation_names());
+  schema.field("interpolation", &O::interpolation, "interpolation between pixels", interpolation_names());
   schema.field("max_size", &O::max_size, "most pixels of the longer side, with one number as size").at_least(1);
-  schema.field("antialias", &O::antialias, "smaller images are means of all pixels (bilinear, bicubic)");
+  schema.field("antialias", &O::antialias, "antialias when shrinking (bilinear, bicubic)");
 }
 
 Resize::Resize(const Options& options) : options_(checked(options, "resize")) {
@@ -119,8 +120,8 @@ void RandomResizedCropOptions::describe(Schema<RandomResizedCropOptions>& schema
       .require("two numbers above 0, the smaller first", [](const auto& range) { return is_range(range, 1e-9, 1e9); });
   schema.field("ratio", &O::ratio, "smallest and largest width for a height of 1")
       .require("two numbers above 0, the smaller first", [](const auto& range) { return is_range(range, 1e-9, 1e9); });
-  schema.field("interpolation", &O::interpolation, "how values between pixels are found", interpolation_names());
-  schema.field("antialias", &O::antialias, "smaller images are means of all pixels (bilinear, bicubic)");
+  schema.field("interpolation", &O::interpolation, "interpolation between pixels", interpolation_names());
+  schema.field("antialias", &O::antialias, "antialias when shrinking (bilinear, bicubic)");
 }
 
 RandomResizedCrop::RandomResizedCrop(const Options& options) : options_(checked(options, "random_resized_crop")) {}

@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kDegreesDoc = "degrees: one number a for -a to a, or [smallest, largest]";
 constexpr const char* kDegreesConstraint = "one number of at least 0, or two, the smaller first";
-constexpr const char* kBackgroundDoc = "value of pixels from outside of the image: one number, or one for each channel";
+constexpr const char* kBackgroundDoc = "value of pixels outside the image: one number, or one for each channel";
 constexpr const char* kCenterDoc = "[x, y] in pixels of the place that stays; null: the middle";
 const std::vector<std::pair<std::string, operations::Interpolation>> kSampling = {
     {"nearest", operations::Interpolation::kNearest}, {"bilinear", operations::Interpolation::kBilinear}};
@@ -34,8 +34,8 @@ double drawn_from_span(const OneOrMore<double>& span, Generator& generator) {
 void RandomRotationOptions::describe(Schema<RandomRotationOptions>& schema) {
   using O = RandomRotationOptions;
   schema.field("degrees", &O::degrees, kDegreesDoc).require(kDegreesConstraint, is_span);
-  schema.field("interpolation", &O::interpolation, "how values between pixels are found", kSampling);
-  schema.field("expand", &O::expand, "enlarge the image so that all of it stays");
+  schema.field("interpolation", &O::interpolation, "interpolation between pixels", kSampling);
+  schema.field("expand", &O::expand, "enlarge the image to keep all of it");
   schema.field("center", &O::center, kCenterDoc);
   schema.field("fill", &O::fill, kBackgroundDoc);
 }
@@ -63,7 +63,7 @@ void RandomAffineOptions::describe(Schema<RandomAffineOptions>& schema) {
         if (shear.count() == 4) return shear[0] <= shear[1] && shear[2] <= shear[3];
         return is_span(shear);
       });
-  schema.field("interpolation", &O::interpolation, "how values between pixels are found", kSampling);
+  schema.field("interpolation", &O::interpolation, "interpolation between pixels", kSampling);
   schema.field("fill", &O::fill, kBackgroundDoc);
   schema.field("center", &O::center, kCenterDoc);
 }
@@ -123,7 +123,7 @@ void RandomErasingOptions::describe(Schema<RandomErasingOptions>& schema) {
   schema.field("ratio", &O::ratio, "smallest and largest height for a width of 1")
       .require("two numbers above 0, the smaller first", [](const auto& range) { return is_range(range, 1e-9, 1e9); });
   schema.field("value", &O::value,
-               "what it is painted with: one number or one for each channel; null: noise of deviation 1");
+               "value of the erased pixels: one number or one for each channel; null: noise of deviation 1");
 }
 
 at::Tensor RandomErasing::transform(const at::Tensor& image, Generator& generator) const {

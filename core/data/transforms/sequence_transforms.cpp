@@ -27,7 +27,9 @@ const at::Tensor& sequence(const Batch& example, const std::string& name, const 
 void TruncateOptions::describe(Schema<TruncateOptions>& schema) {
   using O = TruncateOptions;
   schema.field("tensor", &O::tensor, "name of the sequence");
-  schema.field("max_length", &O::max_length, "values that are kept, the first ones").at_least(1).at_most(kMostLength);
+  schema.field("max_length", &O::max_length, "length of the truncated sequence at most")
+      .at_least(1)
+      .at_most(kMostLength);
 }
 
 Truncate::Truncate(const Options& options) : options_(checked(options, "truncate")) {}
@@ -40,8 +42,8 @@ void Truncate::apply(Batch& example, Generator& /*generator*/) const {
 void PadSequenceOptions::describe(Schema<PadSequenceOptions>& schema) {
   using O = PadSequenceOptions;
   schema.field("tensor", &O::tensor, "name of the sequence");
-  schema.field("length", &O::length, "values that the sequence then has at least").at_least(1).at_most(kMostLength);
-  schema.field("value", &O::value, "of what is added");
+  schema.field("length", &O::length, "length of the padded sequence at least").at_least(1).at_most(kMostLength);
+  schema.field("value", &O::value, "value of the padding");
 }
 
 PadSequence::PadSequence(const Options& options) : options_(checked(options, "pad_sequence")) {}

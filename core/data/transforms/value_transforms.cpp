@@ -22,8 +22,8 @@ at::Tensor ToDtype::transform(const at::Tensor& image, Generator& /*generator*/)
 
 void NormalizeOptions::describe(Schema<NormalizeOptions>& schema) {
   using O = NormalizeOptions;
-  schema.field("mean", &O::mean, "subtracted from each channel, on the scale 0 to 1");
-  schema.field("std", &O::std, "each channel is divided by it, on the scale 0 to 1")
+  schema.field("mean", &O::mean, "mean of each channel, on the scale 0 to 1");
+  schema.field("std", &O::std, "divisor of each channel, on the scale 0 to 1")
       .require("numbers above 0", [](const std::vector<double>& values) {
         return std::all_of(values.begin(), values.end(), [](double value) { return value > 0; });
       });
