@@ -17,10 +17,10 @@ Most of what you know has the same name and does the same. This page has every p
 
 ## What is different, and why
 
-- **A batch is a list of named tensors** (`batch["x"]`), in place of any nest of Python objects: it can be divided over ranks, copied and
+- **A batch is a list of named tensors** (`batch["x"]`), instead of any nest of Python objects: it can be divided over ranks, copied and
   checked without code of yours.
-- **A checkpoint is a folder** of safetensors and a manifest, written beside and renamed: any program reads the weights, and a damaged
-  one is never taken. Lightning's `.ckpt` is read and written too ([interchange.md](interchange.md)).
+- **A checkpoint is a folder** of safetensors and a manifest, written atomically: any program reads the weights, and a damaged
+  one is never used. Lightning's `.ckpt` is read and written too ([interchange.md](interchange.md)).
 - **Resuming is exact.** Position in the data, random numbers, gradients of an accumulation window and logged sums are in the
   checkpoint: a run stopped at any batch ends with the bits of one that was not.
 - **A step follows the mean over all examples of its batches and ranks**, or over what `StepOutput`'s `weight` counts
@@ -43,7 +43,7 @@ RENAMED = {
     "options of Trainer": {
         "enable_autolog_hparams": "always: hyper-parameters go to every logger",
         "model_registry": "- Lightning's own service",
-        "plugins": "`strategy`, `precision` and `accelerator` name what plugins are for; one's own are registered by name "
+        "plugins": "`strategy`, `precision` and `accelerator` name what plugins are for; your own are registered by name "
         "([extending.md](extending.md))",
     },
     "members of Trainer": {
@@ -93,7 +93,7 @@ RENAMED = {
         "current_epoch": "`trainer().current_epoch()`",
         "device_mesh": "`trainer().mesh()`: sizes, coordinates and groups by dimension",
         "example_input_array": "the example that `export_model` takes",
-        "fabric": "`levin::Engine` ([engine.md](engine.md)), for loops of one's own",
+        "fabric": "`levin::Engine` ([engine.md](engine.md)), for loops of your own",
         "forward": "a member of your class, as in LibTorch",
         "global_rank": "`trainer().global_rank()`",
         "global_step": "`trainer().global_step()`",
@@ -113,7 +113,7 @@ RENAMED = {
     },
     "members of Callback": {},
     "callbacks": {
-        "BaseFinetuning": "`BackboneFinetuning`, or a callback of one's own",
+        "BaseFinetuning": "`BackboneFinetuning`, or a callback of your own",
         "BasePredictionWriter": "`PredictionWriter`",
         "Checkpoint": "`Checkpointer`",
         "EMAWeightAveraging": "`WeightAveraging`",
