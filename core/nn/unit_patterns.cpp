@@ -34,8 +34,8 @@ std::string list_of(const std::vector<NamedUnit>& units) {
                                       const std::vector<NamedUnit>& units) {
   if (units.empty())
     throw ConfigError(
-        fmt::format("{}: '{}' meets no unit, and the module has none; hint: declare the holders of its blocks with "
-                    "LEVIN_UNIT in place of TORCH_MODULE, or use levin::Sequential",
+        fmt::format("{}: pattern '{}' matches no unit; the module declares no units; hint: declare the holders of its "
+                    "blocks with LEVIN_UNIT instead of TORCH_MODULE, or use levin::Sequential",
                     option, pattern));
   std::vector<std::string> names;
   for (const auto& unit : units) {
@@ -43,9 +43,9 @@ std::string list_of(const std::vector<NamedUnit>& units) {
     names.push_back(unit.path);
   }
   const std::string nearest = nearest_name(pattern, names);
-  throw ConfigError(fmt::format("{}: '{}' meets no unit{}; valid: {}, their paths, and patterns of these with *",
-                                option, pattern, nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest),
-                                list_of(units)));
+  throw ConfigError(
+      fmt::format("{}: pattern '{}' matches no unit{}; valid: {}, their paths, and patterns of these with *", option,
+                  pattern, nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest), list_of(units)));
 }
 
 /// Indices of the units that a pattern takes.

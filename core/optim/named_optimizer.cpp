@@ -36,9 +36,9 @@ std::vector<detail::NamedGroup> detail::named_groups(const torch::nn::Module& mo
     found.push_back({std::move(parameters[i]), i == 0 ? Config{} : group_overrides(groups[i - 1], path), path});
   }
   if (found.empty())
-    throw Error("optim",
-                "trainer.optimizer has nothing to do: no parameter of the module requires a gradient; hint: "
-                "unfreeze some, or leave the optimizer out");
+    throw Error(
+        "optim",
+        "trainer.optimizer: the module has no trainable parameters; hint: unfreeze some, or leave the optimizer out");
   return found;
 }
 

@@ -33,7 +33,7 @@ void wait_for_answer(Store& store, RankWatch& watch, int64_t rank, int64_t membe
     if (const auto failure = watch.failure(rank)) throw RankFailedError(*failure);
     if (Clock::now() > deadline)
       throw CommunicationError(
-          "ranks", fmt::format("rank {} did not come to a meeting of all within {}", member, format_seconds(timeout)));
+          "ranks", fmt::format("rank {} did not reach the barrier within {}", member, format_seconds(timeout)));
     std::this_thread::sleep_for(pause);
   }
 }

@@ -213,18 +213,20 @@ std::string message_of(const std::function<void()>& function) {
 }
 
 TEST(ActivationCheckpointingPatterns, ThatMeetNothing) {
-  EXPECT_EQ(message_of([] { paths_of({"Blok"}); }),
-            "[config] trainer.activation_checkpointing: 'Blok' meets no unit; did you mean 'Block'?; valid: Block "
-            "(block0, block1, block2), Function (stem.1), Inner (block0.inner, block1.inner, block2.inner), Linear "
-            "(stem.0), their paths, and patterns of these with *");
-  EXPECT_NE(message_of([] { paths_of({"Block", "head"}); }).find("'head' meets no unit"), std::string::npos);
+  EXPECT_EQ(
+      message_of([] { paths_of({"Blok"}); }),
+      "[config] trainer.activation_checkpointing: pattern 'Blok' matches no unit; did you mean 'Block'?; valid: "
+      "Block (block0, block1, block2), Function (stem.1), Inner (block0.inner, block1.inner, block2.inner), Linear "
+      "(stem.0), their paths, and patterns of these with *");
+  EXPECT_NE(message_of([] { paths_of({"Block", "head"}); }).find("'head' matches no unit"), std::string::npos);
   torch::nn::Linear linear(2, 2);
-  EXPECT_NE(message_of([&] { ActivationCheckpointing(*linear, {.units = {"Linear"}}); }).find("the module has none"),
-            std::string::npos);
+  EXPECT_NE(
+      message_of([&] { ActivationCheckpointing(*linear, {.units = {"Linear"}}); }).find("the module declares no units"),
+      std::string::npos);
   // On every rank before anything is trained.
   for (const char* strategy : {"ddp_threads", "dp"}) {
     const std::string message = message_of([&] { fit(two(strategy), {.units = {"encoder.*"}}); });
-    EXPECT_NE(message.find("'encoder.*' meets no unit; valid: "), std::string::npos) << message;
+    EXPECT_NE(message.find("'encoder.*' matches no unit; valid: "), std::string::npos) << message;
   }
 }
 

@@ -108,7 +108,7 @@ TEST(ShardedErrors, SayWhatIsWrong) {
   EXPECT_THAT(message_of("{name: sharded_threads, shard_group: some}", 2, ""), HasSubstr("shard_group"));
   EXPECT_THAT(message_of("{name: sharded_threads, shard_group: 4}", 2, ""),
               HasSubstr("2 ranks cannot be divided into groups of 4"));
-  EXPECT_THAT(message_of("{name: sharded_threads, units: [Blok]}", 2, ""), HasSubstr("'Blok' meets no unit"));
+  EXPECT_THAT(message_of("{name: sharded_threads, units: [Blok]}", 2, ""), HasSubstr("'Blok' matches no unit"));
 }
 
 struct LayerImpl : torch::nn::Module {
