@@ -22,10 +22,11 @@ StoppingRule::Limits limits_of(const EarlyStoppingOptions& options) {
 
 void EarlyStoppingOptions::describe(Schema<EarlyStoppingOptions>& schema) {
   using O = EarlyStoppingOptions;
-  schema.field("monitor", &O::monitor, "the metric to watch; required");
+  schema.field("monitor", &O::monitor, "metric to watch; required");
   schema.field("min_delta", &O::min_delta, "smallest change that counts as an improvement").at_least(0);
   schema.field("patience", &O::patience, "checks without improvement before training stops").at_least(1);
-  schema.field("mode", &O::mode, "whether a smaller or a larger value is better").one_of({"min", "max"});
+  schema.field("mode", &O::mode, "direction of improvement; min: smaller is better; max: larger")
+      .one_of({"min", "max"});
   schema.field("stopping_threshold", &O::stopping_threshold, "value beyond which training ends as successful");
   schema.field("divergence_threshold", &O::divergence_threshold, "value beyond which training ends as diverged");
   schema.field("check_finite", &O::check_finite, "end training when the value is NaN or infinite");

@@ -7,7 +7,7 @@ namespace levin {
 void GradientAccumulationSchedulerOptions::describe(Schema<GradientAccumulationSchedulerOptions>& schema) {
   schema
       .field("scheduling", &GradientAccumulationSchedulerOptions::scheduling,
-             "batches per optimizer step, keyed by the epoch from which they hold ({0: 8, 4: 4}); required")
+             "batches per optimizer step, keyed by first epoch: {0: 8, 4: 4}; required")
       .require("at least 1", [](const auto& schedule) { return schedule.fewest_batches() >= 1; })
       .require("given for epochs of at least 0", [](const auto& schedule) { return schedule.first_epoch() >= 0; });
 }

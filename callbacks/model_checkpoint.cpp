@@ -77,7 +77,8 @@ void ModelCheckpointOptions::describe(Schema<ModelCheckpointOptions>& schema) {
   using O = ModelCheckpointOptions;
   const auto is_duration = [](const std::string& text) { return parse_duration(text).has_value(); };
   schema.field("monitor", &O::monitor, "metric that ranks checkpoints, or epoch or step; empty: keep the newest");
-  schema.field("mode", &O::mode, "whether a smaller or a larger value is better").one_of({"min", "max"});
+  schema.field("mode", &O::mode, "direction of improvement; min: smaller is better; max: larger")
+      .one_of({"min", "max"});
   schema.field("save_top_k", &O::save_top_k, "number of the best to keep; -1: all; 0: none").at_least(-1);
   schema.field("save_last", &O::save_last, "also keep the newest state as 'last'");
   schema.field("every_n_train_steps", &O::every_n_train_steps, "optimizer steps between saves").at_least(1);

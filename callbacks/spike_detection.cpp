@@ -33,7 +33,8 @@ void SpikeDetectionOptions::describe(Schema<SpikeDetectionOptions>& schema) {
   schema.field("atol", &O::atol, "smallest distance of a spike from the running mean").at_least(0);
   schema.field("rtol", &O::rtol, "smallest distance as a multiple of the running mean").at_least(0);
   schema.field("z_score", &O::z_score, "smallest distance as a multiple of the window's standard deviation").above(0);
-  schema.field("mode", &O::mode, "whether a smaller or a larger loss is better").one_of({"min", "max"});
+  schema.field("mode", &O::mode, "direction of improvement; min: smaller is better; max: larger")
+      .one_of({"min", "max"});
   schema.field("finite_only", &O::finite_only, "count a loss that is not finite as a spike");
   schema.field("action", &O::action, "warn, end training (stop) or fail (raise)").one_of({"warn", "stop", "raise"});
   schema.field("file", &O::file, "file for spikes, in the run's folder")

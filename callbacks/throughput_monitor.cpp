@@ -65,8 +65,7 @@ void ThroughputMonitorOptions::describe(Schema<ThroughputMonitorOptions>& schema
       .field("one_device_epoch_seconds", &O::one_device_epoch_seconds,
              "time of an epoch on one device (s), for speedup; null: none")
       .above(0);
-  schema.field("tokens", &O::tokens,
-               "field of the batch whose elements count as tokens, except targets of -100; null: none");
+  schema.field("tokens", &O::tokens, "field of the batch whose elements count as tokens (not -100); null: none");
   schema.field("flops", &O::flops, "count operations, for model_tflops_per_second and mfu_percent");
   schema
       .field("peak_tflops", &O::peak_tflops,

@@ -22,7 +22,7 @@ void BlendedDataOptions::describe(Schema<BlendedDataOptions>& schema) {
   schema.field("temperature", &O::temperature, "weights to the power 1 / temperature: above 1 they differ less")
       .above(0);
   schema.field("at_end", &O::at_end,
-               "what an exhausted part does; repeat: begins again; leave: the others share its weight",
+               "behaviour of an exhausted part; repeat: begins again; leave: the others share its weight",
                {{"repeat", BlendEnd::kRepeat}, {"leave", BlendEnd::kLeave}});
   schema.field("examples", &O::examples, "examples in an epoch of parts that repeat; 0: those of all parts")
       .at_least(0);

@@ -18,7 +18,7 @@ void Cifar10Options::describe(Schema<Cifar10Options>& schema) {
   const auto is_per_channel = [](const std::vector<double>& values) { return values.size() == 3; };
   schema.field("root", &O::root, "folder of the files data_batch_1.bin to data_batch_5.bin and test_batch.bin");
   schema.field("val_size", &O::val_size, "training images held out for validation, from the end").at_least(0);
-  schema.field("augment", &O::augment, "mirror training images at random and shift them by up to 4 pixels");
+  schema.field("augment", &O::augment, "random mirroring and shifts of training images (up to 4 pixels)");
   schema.field("mean", &O::mean, "mean of each channel, on the scale 0 to 1").require("three numbers", is_per_channel);
   schema.field("std", &O::std, "divisor of the pixels of each channel").require("three numbers", is_per_channel);
   describe_sampler_field(schema);

@@ -9,10 +9,10 @@ void Cifar100Options::describe(Schema<Cifar100Options>& schema) {
   using O = Cifar100Options;
   const auto is_of_three_channels = [](const std::vector<double>& values) { return values.size() == 3; };
   schema.field("root", &O::root, "folder of the files train.bin and test.bin");
-  schema.field("labels", &O::labels, "the class of an image, one of 100, or the group of its class, one of 20",
+  schema.field("labels", &O::labels, "kind of label: one of 100 classes, or of 20 groups",
                {{"fine", Cifar100Labels::kFine}, {"coarse", Cifar100Labels::kCoarse}});
   schema.field("val_size", &O::val_size, "training images held out for validation, from the end").at_least(0);
-  schema.field("augment", &O::augment, "mirror training images at random and shift them by up to 4 pixels");
+  schema.field("augment", &O::augment, "random mirroring and shifts of training images (up to 4 pixels)");
   schema.field("mean", &O::mean, "mean of each channel, on the scale 0 to 1")
       .require("three numbers", is_of_three_channels);
   schema.field("std", &O::std, "divisor of the pixels of each channel").require("three numbers", is_of_three_channels);

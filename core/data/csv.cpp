@@ -115,10 +115,10 @@ void CsvOptions::describe(Schema<CsvOptions>& schema) {
       });
   schema.field("header", &O::header, "names of the columns in the first row; false: 0, 1, ...");
   schema.field("normalize", &O::normalize, "normalize numbers to mean 0 and deviation 1");
-  schema.field("val_fraction", &O::val_fraction, "part of the rows held out for validation where there is no val_path")
+  schema.field("val_fraction", &O::val_fraction, "fraction of the rows held out for validation, without val_path")
       .at_least(0)
       .below(1);
-  schema.field("test_fraction", &O::test_fraction, "part of the rows held out for tests where there is no test_path")
+  schema.field("test_fraction", &O::test_fraction, "fraction of the rows held out for tests, without test_path")
       .at_least(0)
       .below(1);
   schema.field("split_seed", &O::split_seed, "seed of the rows held out");

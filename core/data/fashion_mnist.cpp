@@ -20,7 +20,7 @@ void MnistLikeOptions<Defaults>::describe(Schema<MnistLikeOptions>& schema) {
   schema.field("root", &O::root, "folder of the four IDX files, compressed by gzip or not");
   schema.field("val_size", &O::val_size, "training images held out for validation, from the end").at_least(0);
   schema.field("augment", &O::augment,
-               Defaults::kFlips ? "mirror training images at random and shift them by up to 2 pixels"
+               Defaults::kFlips ? "random mirroring and shifts of training images (up to 2 pixels)"
                                 : "shift training images at random by up to 2 pixels");
   schema.field("mean", &O::mean, "mean of the pixels, on the scale 0 to 1");
   schema.field("std", &O::std, "divisor of the pixels").above(0);

@@ -74,11 +74,11 @@ Transforms without_random(const Transforms& transforms) {
 
 void ImageFolderOptions::describe(Schema<ImageFolderOptions>& schema) {
   using O = ImageFolderOptions;
-  schema.field("root", &O::root, "folder with train, val and test, or with a folder for each class");
+  schema.field("root", &O::root, "folder with train, val and test, or with class folders");
   schema.field("transforms", &O::transforms, "transforms of each training image, in order");
   schema.field("eval_transforms", &O::eval_transforms,
                "transforms of validation, test and prediction; null: `transforms` without random ones");
-  schema.field("mix", &O::mix, "mixtures of the images of a training batch, one of them per batch");
+  schema.field("mix", &O::mix, "mixtures of training images, one of them per batch");
   schema
       .field("label_smoothing", &O::label_smoothing,
              "label smoothing: share of the probability that all classes divide")
@@ -86,10 +86,10 @@ void ImageFolderOptions::describe(Schema<ImageFolderOptions>& schema) {
       .at_most(1);
   schema.field("dtype", &O::dtype, "type of images that no transform converted: float32 (0 to 1) or uint8",
                {{"float32", ImageType::kFloat32}, {"uint8", ImageType::kUint8}});
-  schema.field("val_fraction", &O::val_fraction, "part of each class held out for validation where there is no val")
+  schema.field("val_fraction", &O::val_fraction, "fraction of each class held out for validation, without val")
       .at_least(0)
       .below(1);
-  schema.field("test_fraction", &O::test_fraction, "part of each class held out for tests where there is no test")
+  schema.field("test_fraction", &O::test_fraction, "fraction of each class held out for tests, without test")
       .at_least(0)
       .below(1);
   schema.field("split_seed", &O::split_seed, "seed of the images held out");

@@ -17,7 +17,7 @@ void describe_json_fields(Schema<Options>& schema) {
   schema.field("test_files", &O::test_files, "shards of tests and prediction; empty: none");
   schema
       .field("val_fraction", &O::val_fraction,
-             "fraction of the training rows held out for validation, at equal distances, without val_files")
+             "fraction of the training rows held out for validation, without val_files")
       .at_least(0)
       .below(1);
 }

@@ -63,16 +63,13 @@ std::shared_ptr<const Dataset> open_arrays(const std::string& path) {
 
 void NumpyArraysOptions::describe(Schema<NumpyArraysOptions>& schema) {
   using O = NumpyArraysOptions;
-  schema.field("path", &O::path, "an .npz file, an .npy file or a folder of .npy files with the training examples");
+  schema.field("path", &O::path, "training examples: an .npz file, an .npy file or a folder");
   schema.field("val_path", &O::val_path, "arrays of validation; null: val_fraction of the training examples");
   schema.field("test_path", &O::test_path, "arrays of tests; null: test_fraction of the training examples");
-  schema
-      .field("val_fraction", &O::val_fraction,
-             "part of the examples held out for validation where there is no val_path")
+  schema.field("val_fraction", &O::val_fraction, "fraction of the examples held out for validation, without val_path")
       .at_least(0)
       .below(1);
-  schema
-      .field("test_fraction", &O::test_fraction, "part of the examples held out for tests where there is no test_path")
+  schema.field("test_fraction", &O::test_fraction, "fraction of the examples held out for tests, without test_path")
       .at_least(0)
       .below(1);
   schema.field("split_seed", &O::split_seed, "seed of the examples held out");

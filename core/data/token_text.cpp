@@ -106,9 +106,7 @@ void TokenTextOptions::describe(Schema<TokenTextOptions>& schema) {
   schema.field("padding", &O::padding, "the id that pads lines").at_least(0);
   schema.field("pad_to", &O::pad_to, "length of padded lines: `length`, or the batch's longest",
                {{"length", TextPadding::kLength}, {"longest", TextPadding::kLongest}});
-  schema
-      .field("val_fraction", &O::val_fraction,
-             "part of the examples held out for validation where there is no val_path")
+  schema.field("val_fraction", &O::val_fraction, "fraction of the examples held out for validation, without val_path")
       .at_least(0)
       .below(1);
   describe_sampler_field(schema);

@@ -27,9 +27,7 @@ void LARSOptions::describe(Schema<LARSOptions>& schema) {
   schema.field("dampening", &LARSOptions::dampening, "dampening of the momentum");
   schema.field("weight_decay", &LARSOptions::weight_decay, "L2 penalty").at_least(0);
   schema.field("nesterov", &LARSOptions::nesterov, "Nesterov momentum");
-  schema
-      .field("trust_coeff", &LARSOptions::trust_coeff,
-             "size of a step relative to the weights' norm, at learning rate 1")
+  schema.field("trust_coeff", &LARSOptions::trust_coeff, "step relative to the weights' norm, at learning rate 1")
       .above(0);
   schema.field("eps", &LARSOptions::eps, "added to the denominator").at_least(0);
   schema.field("always_adapt", &LARSOptions::always_adapt, "adapt parameters without a weight decay too");

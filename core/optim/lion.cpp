@@ -6,7 +6,7 @@ namespace levin::optim {
 
 void LionOptions::describe(Schema<LionOptions>& schema) {
   schema.field("lr", &LionOptions::lr, "learning rate").at_least(0);
-  schema.field("betas", &LionOptions::betas, "shares of the mean in the step, and in the mean after it")
+  schema.field("betas", &LionOptions::betas, "decay rates of the mean in the step, and afterwards")
       .require("two numbers from 0 to below 1", [](const std::array<double, 2>& betas) {
         return betas[0] >= 0 && betas[0] < 1 && betas[1] >= 0 && betas[1] < 1;
       });

@@ -8,7 +8,7 @@
 namespace levin::optim {
 
 void ReduceOnPlateauOptions::describe(Schema<ReduceOnPlateauOptions>& schema) {
-  schema.field("mode", &ReduceOnPlateauOptions::mode, "whether a smaller or a larger metric is better")
+  schema.field("mode", &ReduceOnPlateauOptions::mode, "direction of improvement; min: smaller is better; max: larger")
       .one_of({"min", "max"});
   schema.field("factor", &ReduceOnPlateauOptions::factor, "factor of each reduction").at_least(0).below(1);
   schema.field("patience", &ReduceOnPlateauOptions::patience, "checks without improvement before a reduction")

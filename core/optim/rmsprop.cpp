@@ -10,8 +10,7 @@ void RMSpropOptions::describe(Schema<RMSpropOptions>& schema) {
   schema.field("eps", &RMSpropOptions::eps, "added to the denominator").at_least(0);
   schema.field("weight_decay", &RMSpropOptions::weight_decay, "L2 penalty").at_least(0);
   schema.field("momentum", &RMSpropOptions::momentum, "momentum factor").at_least(0);
-  schema.field("centered", &RMSpropOptions::centered,
-               "divide by an estimate of the standard deviation, less the mean of the gradient");
+  schema.field("centered", &RMSpropOptions::centered, "divide by an estimate of the gradient's standard deviation");
   schema.field("maximize", &RMSpropOptions::maximize, "ascend instead of descend");
 }
 

@@ -47,7 +47,7 @@ void describe_hardware(Schema<TrainerOptions>& schema) {
                "number (2) or indices ([1, 3] or \"1,3\") of devices; -1: all; auto: all GPUs or the CPU");
   schema.field("gpus", &Options::gpus, "older spelling of devices: 3: the first three GPUs; \"3\": GPU 3; 0: the CPU");
   schema.field("auto_select_gpus", &Options::auto_select_gpus,
-               "choose GPUs that no other process computes on, for a number of devices");
+               "choose GPUs without other processes, for a number of devices");
   schema.field("num_nodes", &Options::num_nodes, "hosts").at_least(1).at_most(100'000);
   schema.field("strategy", &Options::strategy, "how ranks cooperate: a name, or {pipeline: 2, shard: auto}");
   schema.field("precision", &Options::precision, "number format");
@@ -59,7 +59,7 @@ void describe_hardware(Schema<TrainerOptions>& schema) {
       .one_of({"highest", "high", "medium"});
   schema
       .field("memory_format", &Options::memory_format,
-             "of images, volumes and the weights of their convolutions: contiguous or channels_last")
+             "layout of images, volumes and convolutions' weights: contiguous or channels_last")
       .one_of({"contiguous", "channels_last"});
   schema
       .field("graph", &Options::graph,
@@ -116,17 +116,17 @@ void describe_validation(Schema<TrainerOptions>& schema) {
 
 void describe_optimization(Schema<TrainerOptions>& schema) {
   using Options = TrainerOptions;
-  schema.field("adapters", &Options::adapters,
-               "adapters that are trained instead of the weights, also at the top level: {name: lora, rank: 8, "
-               "targets: [\"*.q_proj\"]}");
+  schema.field(
+      "adapters", &Options::adapters,
+      "adapters to train instead of the weights, also top level: {name: lora, rank: 8, targets: [\"*.q_proj\"]}");
   schema.field("optimizer", &Options::optimizer,
-               "optimizer of a module that does not override configure_optimizers, also at the top level: {name: "
-               "adamw, lr: 1e-3, groups: [{pattern: \"*.bias\", weight_decay: 0}]}");
+               "optimizer of modules without configure_optimizers, also top level: {name: adamw, lr: 1e-3, groups: "
+               "[{pattern: \"*.bias\", weight_decay: 0}]}");
   schema.field("scheduler", &Options::scheduler,
-               "schedule of its learning rate, also at the top level: {name: cosine, warmup_steps: 100}; null: none");
+               "schedule of its learning rate, also top level: {name: cosine, warmup_steps: 100}; null: none");
   schema
       .field("accumulate_grad_batches", &Options::accumulate_grad_batches,
-             "batches per optimizer step, also keyed by the epoch from which they hold ({0: 8, 4: 2})")
+             "batches per optimizer step; by epoch: {0: 8, 4: 2}")
       .require("at least 1", [](const auto& schedule) { return schedule.fewest_batches() >= 1; })
       .require("given for epochs of at least 0", [](const auto& schedule) { return schedule.first_epoch() >= 0; });
   schema.field("weigh_losses", &Options::weigh_losses,
@@ -137,8 +137,8 @@ void describe_optimization(Schema<TrainerOptions>& schema) {
       .at_least(0);
   schema
       .field("gradient_clip_algorithm", &Options::gradient_clip_algorithm,
-             "what is clipped; norm: all gradients of an optimizer together; value: each element; adaptive: each "
-             "output, relative to its weights")
+             "unit of clipping; norm: all gradients of an optimizer; value: each element; adaptive: each output, "
+             "relative to its weights")
       .one_of({"norm", "value", "adaptive"});
 }
 

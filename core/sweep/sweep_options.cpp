@@ -34,7 +34,8 @@ void SweepOptions::describe(Schema<SweepOptions>& schema) {
       "learning_rate_scaling", &O::learning_rate_scaling,
       "scaling of the learning rate with the global batch size: {option: model.lr, batch_size: 256, rule: linear}");
   schema.field("monitor", &O::monitor, "metric by which runs are compared");
-  schema.field("mode", &O::mode, "whether a smaller or a larger value is better").one_of({"min", "max"});
+  schema.field("mode", &O::mode, "direction of improvement; min: smaller is better; max: larger")
+      .one_of({"min", "max"});
   schema.field("successive_halving", &O::successive_halving,
                "{min_epochs: 1, reduction_factor: 3}: ends bad runs early; {}: with these values");
   schema.field("name", &O::name, "name of the sweep's folder below default_root_dir/sweeps; empty: version_N");

@@ -56,8 +56,7 @@ void DdpOptions::describe(Schema<DdpOptions>& schema) {
   schema.field("broadcast_buffers", &O::broadcast_buffers, "broadcast rank 0's buffers before each step");
   schema.field("gradient_compression", &O::gradient_compression, "compression of gradients to float16 or bfloat16")
       .one_of(gradient_compressions());
-  schema.field("sync", &O::sync,
-               "what replicas exchange; local_sgd, diloco: weights, every few steps; see parallelism.md",
+  schema.field("sync", &O::sync, "quantity that replicas exchange; local_sgd, diloco: weights, every few steps",
                {{"gradients", ReplicaSync::kGradients},
                 {"local_sgd", ReplicaSync::kLocalSgd},
                 {"diloco", ReplicaSync::kDiloco}});

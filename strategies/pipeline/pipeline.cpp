@@ -131,7 +131,7 @@ void PipelineOptions::describe(Schema<PipelineOptions>& schema) {
                "shard_stage 2 and 3: reduce gradients once per accumulation window");
   schema.field("tensor_group", &O::tensor_group, "ranks of a tensor group within a stage").at_least(1);
   schema.field("tensor_plan", &O::tensor_plan,
-               "cuts by pattern of layers (column, row, vocabulary, whole), added to the modules' plans");
+               "cuts by pattern of layers, added to the modules' plans: column, row, vocabulary or whole");
   schema.field("tensor_sequence_parallel", &O::tensor_sequence_parallel,
                "divide norms, dropout and residuals along the sequence");
   schema.field("sequential", &O::sequential, "path of the levin::Sequential to cut; empty: the module's only one");

@@ -57,7 +57,9 @@ std::optional<at::ScalarType> to_type(const std::string& name) {
 
 void ShardedOptions::describe(Schema<ShardedOptions>& schema) {
   using O = ShardedOptions;
-  schema.field("stage", &O::stage, "what the ranks divide; 1: optimizer's state; 2: gradients too; 3: parameters too")
+  schema
+      .field("stage", &O::stage,
+             "quantities that ranks divide; 1: optimizer's state; 2: gradients too; 3: parameters too")
       .at_least(1)
       .at_most(3);
   schema.field("units", &O::units, "stage 3: units gathered separately, by type or path; empty: every unit");
@@ -79,7 +81,7 @@ void ShardedOptions::describe(Schema<ShardedOptions>& schema) {
       });
   schema.field("tensor_group", &O::tensor_group, "ranks of a tensor group").at_least(1);
   schema.field("tensor_plan", &O::tensor_plan,
-               "cuts by pattern of layers (column, row, vocabulary, whole), added to the modules' plans");
+               "cuts by pattern of layers, added to the modules' plans: column, row, vocabulary or whole");
   schema.field("tensor_sequence_parallel", &O::tensor_sequence_parallel,
                "divide norms, dropout and residuals along the sequence");
   schema.field("reduce_type", &O::reduce_type, "dtype of the gradient reduction; same: the compute dtype")

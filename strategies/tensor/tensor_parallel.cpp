@@ -43,7 +43,7 @@ void TensorParallelOptions::describe(Schema<TensorParallelOptions>& schema) {
                                   std::ranges::all_of(value, [](char c) { return c >= '0' && c <= '9'; }));
       });
   schema.field("plan", &O::plan,
-               "cuts by pattern of layers (column, row, vocabulary, whole), added to the modules' plans");
+               "cuts by pattern of layers, added to the modules' plans: column, row, vocabulary or whole");
   schema.field("sequence_parallel", &O::sequence_parallel, "divide norms, dropout and residuals along the sequence");
   schema.field("bucket_cap_mb", &O::bucket_cap_mb, "size of a gradient bucket (MiB)").above(0).at_most(1e6);
   schema.field("find_unused_parameters", &O::find_unused_parameters, "allow losses that leave out parameters");

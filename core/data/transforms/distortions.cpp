@@ -50,7 +50,7 @@ at::Tensor RandomRotation::transform(const at::Tensor& image, Generator& generat
 void RandomAffineOptions::describe(Schema<RandomAffineOptions>& schema) {
   using O = RandomAffineOptions;
   schema.field("degrees", &O::degrees, kDegreesDoc).require(kDegreesConstraint, is_span);
-  schema.field("translate", &O::translate, "largest shift to the sides and up or down, as parts of width and height")
+  schema.field("translate", &O::translate, "largest shifts, as fractions of width and height")
       .require("two numbers from 0 to 1", [](const std::array<double, 2>& parts) {
         return std::all_of(parts.begin(), parts.end(), [](double part) { return part >= 0 && part <= 1; });
       });

@@ -12,7 +12,7 @@
 namespace levin::data {
 
 void ToDtypeOptions::describe(Schema<ToDtypeOptions>& schema) {
-  schema.field("dtype", &ToDtypeOptions::dtype, "float32 with values from 0 to 1, or uint8 with 0 to 255",
+  schema.field("dtype", &ToDtypeOptions::dtype, "type of the result: float32 (0 to 1) or uint8 (0 to 255)",
                {{"float32", ImageType::kFloat32}, {"uint8", ImageType::kUint8}});
 }
 
