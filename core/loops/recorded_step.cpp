@@ -141,7 +141,9 @@ std::unique_ptr<RecordedStep> RecordedStep::make(const ResolvedOptions& options,
   if (optimizers.all().empty()) {
     support.why_not = "there is no optimizer";
   } else if (!std::all_of(optimizers.all().begin(), optimizers.all().end(), takes_tensor)) {
-    support.why_not = "the optimizer does not take its learning rate from a tensor; hint: levin::optim's do";
+    support.why_not =
+        "the optimizer does not take its learning rate from a tensor; hint: those of sgd, adam, "
+        "adamw and adagrad do";
   } else if (is_manual && !std::has_single_bit(static_cast<uint64_t>(options.strategy->world_size()))) {
     // Where gradients are added to, c10d's Reducer divides by it, and multiplies by its inverse elsewhere.
     support.why_not = "the module optimizes manually on a number of ranks that is no power of two";
