@@ -89,18 +89,21 @@ RotaryScope::~RotaryScope() {
 
 RotaryEmbeddingImpl::RotaryEmbeddingImpl(const RotaryOptions& options) : options_(options) { check(options); }
 
-at::Tensor RotaryEmbeddingImpl::frequencies(int64_t length) const {
+at::Tensor RotaryEmbeddingImpl::frequencies(const at::Tensor& places) const {
   switch (options_.scaling) {
     case RotaryScaling::kNone:
       break;
     case RotaryScaling::kLinear:
       return plain_frequencies(options_.theta, options_.dim) / options_.factor;
     case RotaryScaling::kDynamic: {
+      if (places.numel() == 0) break;
+      // By operators, so that recorded steps and exports follow the positions.
       const auto dim = static_cast<double>(options_.dim);
-      const double share =
-          static_cast<double>(std::max(length, options_.max_position)) / static_cast<double>(options_.max_position);
-      const double grown = std::pow(options_.factor * share - (options_.factor - 1), dim / (dim - 2));
-      return plain_frequencies(options_.theta * grown, options_.dim);
+      const auto longest = static_cast<double>(options_.max_position);
+      const at::Tensor share = (places.max().to(at::kDouble) + 1).clamp_min(longest) / longest;
+      const at::Tensor grown = (options_.factor * share - (options_.factor - 1)).pow(dim / (dim - 2));
+      const at::Tensor exponents = at::arange(0, options_.dim, 2, places.options().dtype(at::kFloat)) / dim;
+      return at::pow(grown * options_.theta, exponents).reciprocal();
     }
     case RotaryScaling::kLlama3:
       return llama3_frequencies(options_);
@@ -122,9 +125,7 @@ RotaryEmbeddingImpl::Tables RotaryEmbeddingImpl::compute_tables(const at::Tensor
                                                                 const at::Tensor& x) const {
   const at::NoGradGuard no_gradients;
   const at::Tensor places = positions.clamp_min(0);
-  const int64_t length =
-      options_.scaling == RotaryScaling::kDynamic && places.numel() > 0 ? places.max().item<int64_t>() + 1 : 0;
-  at::Tensor angles = places.to(at::kFloat).unsqueeze(-1) * frequencies(length).to(x.device());
+  at::Tensor angles = places.to(at::kFloat).unsqueeze(-1) * frequencies(places).to(x.device());
   if (positions.dim() == 2) angles = angles.unsqueeze(1);
   const double factor = attention_factor();
   const auto table = [&](at::Tensor values) {

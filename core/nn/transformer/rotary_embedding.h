@@ -50,8 +50,8 @@ class RotaryEmbeddingImpl : public torch::nn::Module {
   /// Rotates the one token of each row in place: x [N, 1, heads, D], contiguous float32 on the CPU, without gradients.
   void rotate_(const at::Tensor& x, const at::Tensor& positions) const;
 
-  /// Returns the angle of each pair for one step, [dim / 2], where the largest position is `length` − 1, in float32.
-  at::Tensor frequencies(int64_t length) const;
+  /// Returns the angle of each pair for one step, [dim / 2], with positions `places`, in float32.
+  at::Tensor frequencies(const at::Tensor& places) const;
   /// Returns what cosines and sines are multiplied by.
   double attention_factor() const;
   const RotaryOptions& options() const { return options_; }
