@@ -120,6 +120,17 @@ class InitialTensor final : public SavedTensor {
   const StopController& stop_;
 };
 
+/// Reads the tensors of an opened tree.
+void read_tensors(State& node) {
+  if (node.is_tensor() && node.as_leaf().saved != nullptr) {
+    node = node.as_leaf().saved->read_whole();
+  } else if (node.is_list()) {
+    for (State& item : node.as_list()) read_tensors(item);
+  } else if (node.is_map()) {
+    for (auto& [key, value] : node.as_map()) read_tensors(value);
+  }
+}
+
 /// A rank has nothing of a parameter of which it holds no elements; rank 0 writes the tree of all. Collective.
 void add_what_others_hold(State& parts, Collective& ranks) {
   for (const std::string& bytes : gather_bytes_on_first(ranks, state_to_bytes(outline_of(parts))))
@@ -661,8 +672,11 @@ void CheckpointConnector::read(const std::string& path, bool weights_only) {
     return weights_only ? read_weights(path) : read_lightning(path);
   const std::vector<std::string> sections =
       weights_only ? std::vector<std::string>{"model", "module", "hyper_parameters"} : std::vector<std::string>();
-  // Where ranks have different parts, each reads its own.
-  tree_ = model_.divides_state() ? open_checkpoint(path, sections) : read_checkpoint(path, sections);
+  tree_ = open_checkpoint(path, sections);
+  // Where ranks have different parts, each reads its own. What a module or its data keep may be larger than memory.
+  if (!model_.divides_state())
+    for (auto& [key, value] : tree_.as_map())
+      if (key != "module" && key != "data") read_tensors(value);
   keep_first_names(tree_["model"], *state_.module);
   if (!weights_only && tree_.find("loops") == nullptr)
     throw Error("checkpoint", fmt::format("{} holds weights alone (save_weights_only), from which training cannot go "

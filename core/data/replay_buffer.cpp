@@ -245,9 +245,8 @@ class ReplayBuffer::Core {
     beta_ = state.at("beta").as_double();
     highest_priority_ = state.at("highest_priority").as_double();
     if (const State* const seed = state.find("seed")) seed_ = static_cast<uint64_t>(seed->as_int());
-    const Batch steps = to_batch(state.at("steps"));
     rows_ = StepRows(options_.capacity, options_.folder);
-    if (!steps.empty()) rows_.restore(steps, row_of(first()));
+    rows_.restore(state.at("steps"), row_of(first()));
     const auto successors = to_values<int64_t>(state.at("successors").as_tensor());
     const auto ends = to_values<uint8_t>(state.at("ends").as_tensor());
     const auto priorities = to_values<double>(state.at("priorities").as_tensor());

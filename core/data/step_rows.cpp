@@ -46,6 +46,16 @@ at::Tensor tensor_in_file(const std::string& folder, const std::vector<int64_t>&
       at::TensorOptions().dtype(type));
 }
 
+/// Reads rows of a saved tensor from row `from` on.
+void read_rows(const TensorLeaf& saved, int64_t from, const at::Tensor& target) {
+  if (target.numel() == 0) return;
+  const int64_t row_size = target.numel() / target.size(0);
+  if (saved.saved != nullptr)
+    saved.saved->read(from * row_size, target);
+  else
+    target.copy_(saved.value.narrow(0, from, target.size(0)));
+}
+
 size_t row_bytes(const at::Tensor& rows) {
   return rows.size(0) == 0 ? 0 : rows.nbytes() / static_cast<size_t>(rows.size(0));
 }
@@ -131,15 +141,19 @@ Batch StepRows::copy(int64_t first, int64_t count) const {
   return batch;
 }
 
-void StepRows::restore(const Batch& steps, int64_t first) {
-  allocate(steps);
-  const int64_t count = steps.size();
-  const int64_t to_end = std::min(count, count_ - first);
-  for (auto& [name, rows] : columns_) {
-    const at::Tensor& saved = steps[name];
-    rows.narrow(0, first, to_end).copy_(saved.narrow(0, 0, to_end));
-    rows.narrow(0, 0, count - to_end).copy_(saved.narrow(0, to_end, count - to_end));
+void StepRows::restore(const State& steps, int64_t first) {
+  std::vector<Batch::Item> columns;
+  for (const State& item : steps.as_list()) {
+    const TensorLeaf& leaf = item.as_list()[1].as_leaf();
+    const at::IntArrayRef sizes = leaf.saved != nullptr ? at::IntArrayRef(leaf.saved->shape()) : leaf.value.sizes();
+    at::Tensor rows =
+        make(sizes.slice(1), count_, leaf.saved != nullptr ? leaf.saved->dtype() : leaf.value.scalar_type());
+    const int64_t to_end = std::min(sizes[0], count_ - first);
+    read_rows(leaf, 0, rows.narrow(0, first, to_end));
+    read_rows(leaf, to_end, rows.narrow(0, 0, sizes[0] - to_end));
+    columns.emplace_back(item.as_list()[0].as_string(), std::move(rows));
   }
+  columns_ = std::move(columns);
 }
 
 }  // namespace levin::data

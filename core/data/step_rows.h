@@ -1,5 +1,6 @@
 #pragma once
 
+#include <levin/core/base/state.h>
 #include <levin/core/data/batch.h>
 
 #include <cstdint>
@@ -32,8 +33,9 @@ class StepRows {
 
   /// Returns a copy of `count` rows from `first` on, behind the last one the first; in memory or files as these are.
   Batch copy(int64_t first, int64_t count) const;
-  /// Makes the rows for the steps of a copy, and puts these in from row `first` on.
-  void restore(const Batch& steps, int64_t first);
+  /// Makes the rows for the steps of a copy, as to_state gave them, and puts these in from row `first` on. Steps that
+  /// are in files are read into the rows and take no memory of their own.
+  void restore(const State& steps, int64_t first);
 
  private:
   at::Tensor make(at::IntArrayRef row_sizes, int64_t count, at::ScalarType type) const;

@@ -11,13 +11,19 @@
 #include <levin/core/data/replay_buffer.h>
 #include <levin/core/data/sum_tree.h>
 #include <levin/core/engine/engine.h>
+#include <levin/core/interfaces/callback.h>
 #include <levin/core/trainer/trainer.h>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 
 #include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <numeric>
 #include <set>
 #include <string>
@@ -556,6 +562,111 @@ TEST(ReplayBuffer, LeavesNoFiles) {
   buffer.add(numbered(0, 7));
   EXPECT_EQ(whole_numbers(buffer.sample(7)["number"]).size(), 7u);
   EXPECT_TRUE(std::filesystem::is_empty(folder + "/new"));  // not even when the program is killed
+}
+
+// ---- Larger than memory
+
+/// Steps of 64 KiB, whose values follow from their numbers.
+Batch large_steps(int64_t from, int64_t count) {
+  return {{"observation", torch::arange(from, from + count, at::kFloat).unsqueeze(1).mul(torch::ones({1, 16384}))},
+          {"reward", torch::arange(from, from + count, at::kFloat)}};
+}
+
+/// Trains on the means of steps of 64 KiB that are on the disk, and adds two in each step.
+class LargeReplayModule : public TinyModule {
+ public:
+  explicit LargeReplayModule(const std::string& folder)
+      : TinyModule(TinyOptions{}),
+        buffer(std::make_shared<ReplayBuffer>(
+            ReplayBufferOptions{.capacity = kCapacity, .seed = 5, .folder = folder, .epoch_size = 400})) {
+    for (int64_t i = 0; i < kCapacity + 100; i += 10) buffer->add(large_steps(i, 10));
+  }
+  DataLoader train_dataloader() override { return DataLoader(buffer, {.batch_size = 4}); }
+  StepOutput training_step(const Batch& batch, int64_t) override {
+    buffer->add(large_steps(buffer->num_added(), 2));
+    return (forward(batch["observation"].narrow(1, 0, 4).sin()).squeeze(-1) - batch["reward"].sin()).square().mean();
+  }
+  void on_save_checkpoint(State& state) override { state["buffer"] = buffer->state_dict(); }
+  void on_load_checkpoint(const State& state) override { buffer->load_state_dict(state.at("buffer")); }
+
+  static constexpr int64_t kCapacity = 1600;  // 100 MiB
+  const std::shared_ptr<ReplayBuffer> buffer;
+};
+
+TrainerOptions large_options(int64_t steps) {
+  TrainerOptions options = quiet(1);
+  options.max_steps = steps;
+  return options;
+}
+
+/// Memory of this process that no file stands behind.
+int64_t anonymous_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;)
+    if (int64_t kibibytes = 0; word == "VmData:" && status >> kibibytes) return 1024 * kibibytes;
+  return 0;
+}
+
+/// Saves and resumes with less memory to be had than half of the buffer.
+void save_and_resume(const std::string& root) {
+  at::set_num_threads(1);
+  seed_everything(8);
+  const auto module = std::make_shared<LargeReplayModule>(root + "/first");
+  Trainer(large_options(2)).fit(module);  // all that a first fit makes
+  const rlim_t limit = static_cast<rlim_t>(anonymous_bytes()) + (rlim_t{48} << 20);
+  const rlimit limits{.rlim_cur = limit, .rlim_max = limit};
+  if (setrlimit(RLIMIT_DATA, &limits) != 0) std::exit(3);
+  try {
+    Trainer trainer(large_options(6));
+    trainer.fit(module);
+    trainer.save_checkpoint(root + "/saved");
+    const auto resumed = std::make_shared<LargeReplayModule>(root + "/second");
+    Trainer(large_options(6)).fit(resumed, DataLoader(), DataLoaders(), root + "/saved");
+    const bool is_same = resumed->buffer->num_added() == module->buffer->num_added() &&
+                         resumed->buffer->sample(64)["observation"].equal(module->buffer->sample(64)["observation"]);
+    std::exit(is_same ? 0 : 2);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    std::exit(1);
+  }
+}
+
+TEST(ReplayBufferDeathTest, IsSavedAndResumedWithLessMemoryThanItHas) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(save_and_resume(fresh_folder("replay")), ::testing::ExitedWithCode(0), "");
+}
+
+/// Is killed between a checkpoint and what was written behind it.
+struct KilledAt : Callback {
+  explicit KilledAt(std::string path) : path(std::move(path)) {}
+  void on_train_batch_end(Trainer& trainer, Module&, const StepOutput&, const Batch&, int64_t) override {
+    if (trainer.global_step() == 9) trainer.save_checkpoint(path);
+    if (trainer.global_step() == 17) std::raise(SIGKILL);
+  }
+  std::string path;
+};
+
+TEST(ReplayBufferDeathTest, GoesOnAsIfItHadNotBeenKilled) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  // The same in the process that is killed.
+  if (std::getenv("LEVIN_REPLAY_KILLED") == nullptr) setenv("LEVIN_REPLAY_KILLED", fresh_folder("replay").c_str(), 1);
+  const std::string root = std::getenv("LEVIN_REPLAY_KILLED");
+  const auto fit = [&](int64_t steps, const std::string& from,
+                       const std::vector<std::shared_ptr<Callback>>& callbacks) {
+    seed_everything(8);
+    const auto module = std::make_shared<LargeReplayModule>(root + "/files");
+    TrainerOptions options = large_options(steps);
+    options.callbacks.assign(callbacks.begin(), callbacks.end());
+    Trainer(options).fit(module, DataLoader(), DataLoaders(), from);
+    return module;
+  };
+  EXPECT_EXIT(fit(30, "", {std::make_shared<KilledAt>(root + "/saved")}), ::testing::KilledBySignal(SIGKILL), "");
+  const auto expected = fit(30, "", {});
+  const auto got = fit(30, root + "/saved", {});
+  EXPECT_TRUE(identical(weights(*got), weights(*expected)));
+  EXPECT_EQ(got->buffer->num_added(), expected->buffer->num_added());
+  expect_same_batch(got->buffer->sample(200), expected->buffer->sample(200));
+  EXPECT_TRUE(std::filesystem::is_empty(root + "/files"));
 }
 
 TEST(ReplayBuffer, RefusesTheStateOfAnotherOne) {
