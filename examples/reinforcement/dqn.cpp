@@ -85,17 +85,17 @@ levin::StepOutput Dqn::training_step(const levin::Batch& batch, int64_t /*batch_
     const auto best = values_(next).argmax(1, true);
     goal = batch["reward"] + batch["discount"] * target_(next).gather(1, best).squeeze(1);
   }
-  error_ = (goal - value).detach();
   auto loss = torch::nn::functional::smooth_l1_loss(
       value, goal, torch::nn::functional::SmoothL1LossFuncOptions().reduction(torch::kNone));
   if (const auto* weight = batch.find("weight")) loss = loss * *weight;
   loss = loss.mean();
   log("loss", loss);
-  return loss;
+  if (!options_.prioritized) return loss;
+  return levin::StepOutput({.loss = loss, .outputs = {{"error", (goal - value).detach()}}});
 }
 
-void Dqn::on_train_batch_end(const levin::StepOutput& /*output*/, const levin::Batch& batch, int64_t /*batch_idx*/) {
-  if (options_.prioritized) buffer_->update_priorities(batch["index"], error_);
+void Dqn::on_train_batch_end(const levin::StepOutput& output, const levin::Batch& batch, int64_t /*batch_idx*/) {
+  if (options_.prioritized) buffer_->update_priorities(batch["index"], output.outputs()["error"]);
   play();
   if (trainer().global_step() % options_.target_update == 0) update_target();
   const double mean = environments_.mean_return();
@@ -107,9 +107,7 @@ void Dqn::on_train_batch_end(const levin::StepOutput& /*output*/, const levin::B
 
 void Dqn::update_target() {
   const torch::NoGradGuard no_grad;
-  const auto from = values_->parameters();
-  const auto to = target_->parameters();
-  for (size_t i = 0; i < from.size(); ++i) to[i].copy_(from[i]);
+  torch::_foreach_copy_(target_->parameters(), values_->parameters());
 }
 
 levin::OptimizerConfigs Dqn::configure_optimizers() {

@@ -56,7 +56,6 @@ class Dqn : public levin::Module {
   std::shared_ptr<levin::data::ReplayBuffer> buffer_;
   levin::Sequential values_;
   levin::Sequential target_;
-  torch::Tensor error_;  ///< of the steps of the last batch
 };
 
 }  // namespace reinforcement

@@ -2,6 +2,8 @@
 
 #include <cmath>
 #include <numbers>
+#include <utility>
+#include <vector>
 
 namespace reinforcement {
 
@@ -80,10 +82,16 @@ std::pair<torch::Tensor, torch::Tensor> Ppo::judge(const torch::Tensor& observat
   return {-0.5 * off.square() - log_deviation_ - half_log, (log_deviation_ + half_log + 0.5).expand_as(action)};
 }
 
-torch::Tensor Ppo::choose(const torch::Tensor& observation) {
+std::pair<torch::Tensor, torch::Tensor> Ppo::choose(const torch::Tensor& observation) {
   const auto output = policy_(observation);
-  if (environments_.shape().num_actions > 0) return output.softmax(1).multinomial(1).squeeze(1);
-  return output.squeeze(1) + log_deviation_.exp() * torch::randn({observation.size(0)}, output.options());
+  if (environments_.shape().num_actions > 0) {
+    const auto logs = output.log_softmax(1);
+    const auto action = logs.exp().multinomial(1);
+    return {action.squeeze(1), logs.gather(1, action).squeeze(1)};
+  }
+  const auto noise = torch::randn({observation.size(0)}, output.options());
+  const double half_log = 0.5 * std::log(2 * std::numbers::pi);
+  return {output.squeeze(1) + log_deviation_.exp() * noise, -0.5 * noise.square() - log_deviation_ - half_log};
 }
 
 torch::Tensor Ppo::value_of(const torch::Tensor& observation) { return value_(observation).squeeze(1); }
@@ -92,32 +100,35 @@ void Ppo::play() {
   const torch::NoGradGuard no_grad;
   const auto& shape = environments_.shape();
   const int64_t count = environments_.count();
-  const auto of_step = [&](const char* name, int64_t step) { return played_[name].narrow(0, step * count, count); };
-  std::vector<torch::Tensor> values, next_values, rewards, ends;
+  std::vector<torch::Tensor> observations, actions, logs, next, rewards, terminated, truncated;
   for (int64_t step = 0; step < options_.steps; ++step) {
-    const auto observation = environments_.observations().clone();
-    const auto on_device = observation.to(device());
-    const auto action = choose(on_device);
-    of_step("observation", step).copy_(observation);
-    of_step("action", step).copy_(action);
-    of_step("log_probability", step).copy_(judge(on_device, action).first);
-    const auto result = environments_.step(shape.num_actions > 0 ? action.cpu() : action.cpu() * shape.largest_action);
-    values.push_back(value_of(on_device).cpu());
-    next_values.push_back(value_of(result["next_observation"].to(device())).cpu());
-    next_values.back().mul_(result["terminated"].logical_not());
-    rewards.push_back(result["reward"] * options_.reward_scale);
-    ends.push_back(result["terminated"].logical_or(result["truncated"]));
+    auto [action, log_probability] = choose(environments_.observations().to(device()));
+    action = action.cpu();
+    const auto result = environments_.step(shape.num_actions > 0 ? action : action * shape.largest_action);
+    observations.push_back(result["observation"]);
+    actions.push_back(std::move(action));
+    logs.push_back(std::move(log_probability));
+    next.push_back(result["next_observation"]);
+    rewards.push_back(result["reward"]);
+    terminated.push_back(result["terminated"]);
+    truncated.push_back(result["truncated"]);
   }
-  auto advantage = torch::zeros({count});
-  for (int64_t step = options_.steps; step-- > 0;) {
-    const auto at = static_cast<size_t>(step);
-    const auto surprise = rewards[at] + options_.discount * next_values[at] - values[at];
-    advantage = surprise + options_.discount * options_.gae * ends[at].logical_not() * advantage;
-    of_step("advantage", step).copy_(advantage);
-    of_step("goal", step).copy_(advantage + values[at]);
-  }
-  auto& all = played_["advantage"];
-  all.sub_(all.mean()).div_(all.std() + 1e-8);
+  const auto all = torch::cat(observations);
+  const auto has_terminated = torch::cat(terminated);
+  const auto value = value_of(all.to(device())).cpu();
+  const auto next_value = value_of(torch::cat(next).to(device())).cpu() * has_terminated.logical_not();
+  auto advantage = torch::cat(rewards) * options_.reward_scale + options_.discount * next_value - value;
+  const auto goes_on = torch::cat(truncated).logical_or(has_terminated).logical_not();
+  auto* const sums = advantage.data_ptr<float>();
+  const auto* const is_followed = goes_on.const_data_ptr<bool>();
+  const auto factor = static_cast<float>(options_.discount * options_.gae);
+  for (int64_t i = (options_.steps - 1) * count - 1; i >= 0; --i)
+    if (is_followed[i]) sums[i] += factor * sums[i + count];
+  played_["observation"].copy_(all);
+  played_["action"].copy_(torch::cat(actions));
+  played_["log_probability"].copy_(torch::cat(logs));
+  played_["goal"].copy_(advantage + value);
+  played_["advantage"].copy_((advantage - advantage.mean()) / (advantage.std() + 1e-8));
 }
 
 void Ppo::on_train_epoch_start() {
@@ -132,10 +143,11 @@ levin::StepOutput Ppo::training_step(const levin::Batch& batch, int64_t /*batch_
   const auto clipped = ratio.clamp(1 - options_.clip, 1 + options_.clip);
   const auto policy_loss = -torch::min(ratio * advantage, clipped * advantage).mean();
   const auto value_loss = (value_of(observation) - batch["goal"]).square().mean();
-  const auto loss = policy_loss + options_.value * value_loss - options_.entropy * entropy.mean();
+  const auto mean_entropy = entropy.mean();
+  const auto loss = policy_loss + options_.value * value_loss - options_.entropy * mean_entropy;
   log("policy_loss", policy_loss);
   log("value_loss", value_loss);
-  log("entropy", entropy.mean());
+  log("entropy", mean_entropy);
   return loss;
 }
 

@@ -48,7 +48,8 @@ class Ppo : public levin::Module {
  private:
   /// Returns the logarithms of the densities of actions, and the entropies of their distributions: [n] each.
   std::pair<torch::Tensor, torch::Tensor> judge(const torch::Tensor& observation, const torch::Tensor& action);
-  torch::Tensor choose(const torch::Tensor& observation);
+  /// Draws actions, and returns them with the logarithms of their densities: [n] each.
+  std::pair<torch::Tensor, torch::Tensor> choose(const torch::Tensor& observation);
   torch::Tensor value_of(const torch::Tensor& observation);
   void play();
 

@@ -16,9 +16,7 @@ levin::Sequential make_relu_network(int64_t inputs, int64_t hidden, int64_t outp
 /// Moves a network by a part of the way to another one.
 void approach(levin::Sequential& network, levin::Sequential& other, double part) {
   const torch::NoGradGuard no_grad;
-  const auto from = other->parameters();
-  const auto to = network->parameters();
-  for (size_t i = 0; i < from.size(); ++i) to[i].lerp_(from[i], part);
+  torch::_foreach_lerp_(network->parameters(), other->parameters(), part);
 }
 
 }  // namespace

@@ -89,16 +89,25 @@ TEST_P(ReinforcementProgram, GoesOnToTheBit) {
     expect_same(expected.at(section), got.at(section), section);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, ReinforcementProgram,
-                         ::testing::Values(LearnerCase{"Dqn", "cart_pole_dqn.yaml", {"--model.warm_up=200"}},
-                                           LearnerCase{"PrioritizedDqn",
-                                                       "cart_pole_dqn.yaml",
-                                                       {"--model.warm_up=200", "--model.prioritized=true"}},
-                                           LearnerCase{"Ppo", "cart_pole_ppo.yaml", {"--model.steps=64"}},
-                                           LearnerCase{"ContinuousPpo", "pendulum_ppo.yaml", {"--model.steps=64"}},
-                                           LearnerCase{"Sac", "pendulum_sac.yaml", {"--model.warm_up=200"}},
-                                           LearnerCase{"GridWorld", "grid_world_ppo.yaml", {"--model.steps=64"}}),
-                         name_of_learner);
+INSTANTIATE_TEST_SUITE_P(
+    All, ReinforcementProgram,
+    ::testing::Values(
+        LearnerCase{"Dqn", "cart_pole_dqn.yaml", {"--model.warm_up=200"}},
+        LearnerCase{"PrioritizedDqn", "cart_pole_dqn.yaml", {"--model.warm_up=200", "--model.prioritized=true"}},
+        LearnerCase{"Ppo", "cart_pole_ppo.yaml", {"--model.steps=64"}},
+        LearnerCase{"ContinuousPpo", "pendulum_ppo.yaml", {"--model.steps=64"}},
+        LearnerCase{"Sac", "pendulum_sac.yaml", {"--model.warm_up=200"}},
+        LearnerCase{"SixteenDqn", "cart_pole_dqn.yaml", {"--model.warm_up=200", "--model.environments=16"}},
+        LearnerCase{"SixteenPpo", "cart_pole_ppo.yaml", {"--model.steps=32", "--model.environments=16"}},
+        LearnerCase{"SixteenSac", "pendulum_sac.yaml", {"--model.warm_up=200", "--model.environments=16"}},
+        LearnerCase{"RecordedDqn", "cart_pole_dqn.yaml", {"--model.warm_up=200", "--trainer.graph=required"}},
+        LearnerCase{"RecordedPrioritizedDqn",
+                    "cart_pole_dqn.yaml",
+                    {"--model.warm_up=200", "--model.prioritized=true", "--trainer.graph=required"}},
+        LearnerCase{"RecordedPpo", "cart_pole_ppo.yaml", {"--model.steps=64", "--trainer.graph=required"}},
+        LearnerCase{"RecordedSac", "pendulum_sac.yaml", {"--model.warm_up=200", "--trainer.graph=required"}},
+        LearnerCase{"GridWorld", "grid_world_ppo.yaml", {"--model.steps=64"}}),
+    name_of_learner);
 
 }  // namespace
 }  // namespace levin
