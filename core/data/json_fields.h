@@ -12,9 +12,9 @@ namespace levin::data {
 template <class Options>
 void describe_json_fields(Schema<Options>& schema) {
   using O = Options;
-  schema.field("files", &O::files, "training files of JSON lines, also .gz and .zst: names and patterns, data/*.jsonl");
+  schema.field("files", &O::files, "training files: JSON lines, also .gz and .zst, or Arrow; names and patterns, data/*.jsonl");
   schema.field("val_files", &O::val_files, "files of validation; empty: val_fraction of the training rows");
-  schema.field("test_files", &O::test_files, "shards of tests and prediction; empty: none");
+  schema.field("test_files", &O::test_files, "files of tests and prediction; empty: none");
   schema
       .field("val_fraction", &O::val_fraction,
              "fraction of the training rows held out for validation, without val_files")
