@@ -4,17 +4,24 @@
 #include <levin/core/base/seed.h>
 #include <levin/core/base/utf8.h>
 #include <levin/core/cli/cli.h>
+#include <levin/core/data/chats/chat_template.h>
 #include <levin/core/data/tokens/tokenizer.h>
+#include <levin/core/interfaces/divided_layers.h>
+#include <levin/core/interfaces/strategy.h>
 #include <levin/core/models/causal_lm.h>
 #include <levin/core/models/generate.h>
 #include <levin/core/nn/move_to_device.h>
+#include <levin/core/precision/precision.h>
 #include <levin/core/trainer/trainer.h>
 
 #include <fmt/format.h>
 
 #include <filesystem>
 #include <iostream>
+#include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace levin {
 namespace {
@@ -38,15 +45,39 @@ std::string find_tokenizer(const CliRun& run, const CausalLm& module, const Gene
       fmt::format("generate: there is no tokenizer.json in '{}'; hint: --tokenizer FILE", module.folder()));
 }
 
-void generate_on_terminal(const CliRun& run, const GenerateCommandOptions& options) {
-  if (!run.trainer->is_global_zero()) return;
-  const auto module = std::dynamic_pointer_cast<CausalLm>(run.module);
-  if (module == nullptr) throw ConfigError("generate needs a causal_lm as the model");
-  const data::Tokenizer tokenizer(find_tokenizer(run, *module, options));
-  if (run.ckpt.empty() && run.trainer->options().init_from.path.empty() && !module->is_pretrained())
-    log::warning("generate without --ckpt uses weights that were never trained; hint: --ckpt best");
-  run.trainer->load_weights(module, run.ckpt);
-  move_to_device(*module, run.trainer->devices().front());
+/// What the model continues.
+struct TerminalPrompt {
+  std::vector<int64_t> tokens = {};
+  std::string shown = {};               ///< in front of the model's text
+  std::optional<int64_t> answer_end{};  ///< of a chat: the token that ends an answer
+};
+
+/// `file`: the tokenizer's, beside which a chat template is.
+TerminalPrompt prompt_of(const CliRun& run, const data::Tokenizer& tokenizer, const std::string& file,
+                         const GenerateCommandOptions& options) {
+  if (!options.chat)
+    return {.tokens = tokenizer.encode(options.prompt, {.add_special_tokens = true}), .shown = options.prompt};
+  const std::string folder = std::filesystem::path(file).parent_path().string();
+  const Config* const data = run.config.find("data");
+  const Config* const named = data != nullptr ? data->find("chat_template") : nullptr;
+  const bool has_name = named != nullptr && named->is_scalar() && !named->is_null() && named->text() != "none";
+  const auto chat_template =
+      has_name ? data::ChatTemplate::named(named->text(), data::special_tokens_of(folder.empty() ? "." : folder))
+               : data::ChatTemplate::of_folder(folder.empty() ? "." : folder);
+  std::vector<data::ChatMessage> chat{{.role = "user", .content = options.prompt}};
+  TerminalPrompt prompt{.tokens = tokenizer.encode(chat_template.format(chat, /*begins_answer=*/true).text)};
+  // The same chat with an answer says what comes after answers.
+  chat.push_back({.role = "assistant", .content = "a"});
+  const data::ChatText whole = chat_template.format(chat);
+  const auto [begin, end] = whole.answers.back();
+  const std::vector<int64_t> closing = tokenizer.encode(whole.text.substr(begin + 1, end - begin - 1));
+  if (closing.size() == 1) prompt.answer_end = closing.front();
+  return prompt;
+}
+
+/// On every rank of the trainer, whose module has its weights; rank 0 prints.
+void generate_on_terminal(Trainer& trainer, const CausalLm& module, const data::Tokenizer& tokenizer,
+                          const TerminalPrompt& prompt, const GenerateCommandOptions& options) {
   GenerateOptions how{.max_new_tokens = options.max_new_tokens,
                       .temperature = options.temperature,
                       .top_k = options.top_k,
@@ -57,18 +88,50 @@ void generate_on_terminal(const CliRun& run, const GenerateCommandOptions& optio
                       .length_penalty = options.length_penalty,
                       .stop = options.stop,
                       .end_tokens = options.end_tokens,
-                      .seed = global_seed()};
-  const auto say = [](std::string_view text) { std::cout << printable_text(text) << std::flush; };
+                      .seed = global_seed(),
+                      .tokenizer = &tokenizer};
+  if (prompt.answer_end && !how.end_tokens) {
+    how.end_tokens = module.model()->options().end_tokens;
+    how.end_tokens->push_back(*prompt.answer_end);
+  }
+  if (trainer.world_size() > 1) {
+    how.seed = std::stoull(trainer.strategy().broadcast(std::to_string(how.seed)));
+    how.on_logits = [&](const at::Tensor& logits) { trainer.strategy().collective().broadcast(logits, 0)->wait(); };
+  }
+  const auto say = [&](std::string_view text) {
+    if (trainer.is_global_zero()) std::cout << printable_text(text) << std::flush;
+  };
   bool has_begun = false;
   if (options.beams == 1)
     how.on_text = [&](int64_t /*prompt*/, std::string_view text) {
-      if (!has_begun) say(options.prompt);  // not before what may fail
+      if (!has_begun) say(prompt.shown);  // not before what may fail
       has_begun = true;
       say(text);
     };
-  const std::vector<Generated> texts = generate(module->model(), tokenizer, {options.prompt}, how);
-  if (!has_begun) say(options.prompt + texts.front().text);
+  const std::vector<Generated> texts = generate(module.model(), {prompt.tokens}, how);
+  if (!has_begun) say(prompt.shown + texts.front().text);
   say("\n");
+}
+
+void run_generate_command(const CliRun& run, const GenerateCommandOptions& options) {
+  Trainer& trainer = *run.trainer;
+  const auto module = std::dynamic_pointer_cast<CausalLm>(run.module);
+  if (module == nullptr) throw ConfigError("generate needs a causal_lm as the model");
+  const std::string file = find_tokenizer(run, *module, options);
+  const data::Tokenizer tokenizer(file);
+  const TerminalPrompt prompt = prompt_of(run, tokenizer, file, options);
+  if (run.ckpt.empty() && trainer.options().init_from.path.empty() && !module->is_pretrained())
+    log::rank_zero_warning("generate without --ckpt uses weights that were never trained; hint: --ckpt best");
+  const auto* const divided = dynamic_cast<const DividedLayers*>(&trainer.strategy());
+  if (divided != nullptr && divided->divides_layers())
+    return trainer.run_on_ranks(module, run.ckpt, [&](Trainer& rank) {
+      generate_on_terminal(rank, dynamic_cast<const CausalLm&>(rank.module()), tokenizer, prompt, options);
+    });
+  if (!trainer.is_global_zero()) return;
+  trainer.load_weights(module, run.ckpt);
+  trainer.precision().convert_module(*module);
+  move_to_device(*module, trainer.devices().front());
+  generate_on_terminal(trainer, *module, tokenizer, prompt, options);
 }
 
 }  // namespace
@@ -76,6 +139,7 @@ void generate_on_terminal(const CliRun& run, const GenerateCommandOptions& optio
 void GenerateCommandOptions::describe(Schema<GenerateCommandOptions>& schema) {
   using O = GenerateCommandOptions;
   schema.field("prompt", &O::prompt, "the text to continue");
+  schema.field("chat", &O::chat, "takes the prompt as a user's message, by the chat template beside the tokenizer");
   schema.field(
       "tokenizer", &O::tokenizer,
       "a tokenizer.json, or its folder; null: data.tokenizer, or the file beside the weights or the config.json");
@@ -97,7 +161,7 @@ void GenerateCommandOptions::describe(Schema<GenerateCommandOptions>& schema) {
 }
 
 void add_generate_command(Cli& cli) {
-  cli.add_command<GenerateCommandOptions>("generate", "continues --prompt with the model's text", generate_on_terminal,
+  cli.add_command<GenerateCommandOptions>("generate", "continues --prompt with the model's text", run_generate_command,
                                           /*needs_data=*/false);
 }
 

@@ -14,6 +14,7 @@ class Cli;
 /// Options of the command generate: the section `generate`. See GenerateOptions.
 struct GenerateCommandOptions {
   std::string prompt = {};
+  bool chat = false;
   std::optional<std::string> tokenizer = {};
   int64_t max_new_tokens = 128;
   double temperature = 0;
@@ -30,7 +31,8 @@ struct GenerateCommandOptions {
 };
 
 /// Adds the command `generate` to a program whose model is a CausalLm: it continues a prompt on the terminal, with the
-/// weights of --ckpt, which may be a folder of Hugging Face, in this process and on one device.
+/// weights of --ckpt, which may be a folder of Hugging Face: on the ranks of a strategy that divides layers (`tensor`,
+/// `sharded`), else in this process and on one device.
 void add_generate_command(Cli& cli);
 
 }  // namespace levin

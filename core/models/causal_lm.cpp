@@ -37,7 +37,7 @@ CausalLm::CausalLm(const Options& options) : is_pretrained_(options.pretrained) 
   config_ = (std::filesystem::is_directory(path) ? path / "config.json" : path).string();
   model_ = register_module("model",
                            options.pretrained ? load_language_model(options.path) : nn::CausalLanguageModel(described));
-  if (!options.adapters.name.empty()) add_adapters(*this, options.adapters);
+  if (asks_for_adapters(options.adapters)) add_adapters(*this, options.adapters);
 }
 
 StepOutput CausalLm::step(const Batch& batch, const std::string& name) {

@@ -3,6 +3,7 @@
 #include <levin/core/accelerators/accelerator_registry.h>
 #include <levin/core/accelerators/memory_stats.h>
 #include <levin/core/base/error.h>
+#include <levin/core/nn/cut_logits.h>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
@@ -49,8 +50,8 @@ int64_t available_bytes(const at::Device& device) {
 }  // namespace
 
 Decoding::Decoding(nn::CausalLanguageModel model, const std::vector<std::vector<int64_t>>& prompts, int64_t most_new,
-                   int64_t rows)
-    : model_(std::move(model)), device_(weight_of(model_).device()), cache_({.step = kCacheStep}) {
+                   int64_t rows, const GenerateOptions& options)
+    : model_(std::move(model)), options_(options), device_(weight_of(model_).device()), cache_({.step = kCacheStep}) {
   const int64_t longest = longest_of(prompts);
   const double places = static_cast<double>(longest) + static_cast<double>(most_new);
   const double bytes = cache_bytes(model_->options(), places, rows, weight_of(model_).element_size());
@@ -79,7 +80,9 @@ Decoding::Decoding(nn::CausalLanguageModel model, const std::vector<std::vector<
 
 at::Tensor Decoding::step(const at::Tensor& tokens, const at::Tensor& positions) {
   const nn::KeyValueCache::Step step(cache_, positions);
-  return model_->last_logits(tokens, positions).to(at::kFloat);
+  const at::Tensor logits = full_logits(model_->last_logits(tokens, positions)).to(at::kFloat).contiguous();
+  if (options_.on_logits) options_.on_logits(logits);
+  return logits;
 }
 
 at::Tensor Decoding::prompt_logits() {

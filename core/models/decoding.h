@@ -1,5 +1,6 @@
 #pragma once
 
+#include <levin/core/models/generate_options.h>
 #include <levin/core/nn/transformer/key_value_cache.h>
 #include <levin/core/nn/transformer/language_model.h>
 
@@ -14,8 +15,9 @@ namespace levin {
 class Decoding {
  public:
   /// Throws levin::Error where a cache for `most_new` further tokens of `rows` rows does not fit into memory.
+  /// `options`: outlive this object.
   Decoding(nn::CausalLanguageModel model, const std::vector<std::vector<int64_t>>& prompts, int64_t most_new,
-           int64_t rows);
+           int64_t rows, const GenerateOptions& options);
 
   /// Returns the logits of the token after each prompt, float32 [N, vocabulary]. Once, first.
   at::Tensor prompt_logits();
@@ -29,6 +31,7 @@ class Decoding {
   at::Tensor step(const at::Tensor& tokens, const at::Tensor& positions);
 
   nn::CausalLanguageModel model_;
+  const GenerateOptions& options_;
   at::Device device_;
   nn::KeyValueCache cache_;
   at::Tensor tokens_;     ///< of the prompts, [N, T], padded on the left

@@ -200,7 +200,7 @@ std::vector<Generated> generate(nn::CausalLanguageModel model, const Prompts& pr
   texts.reserve(prompts.size());
   for (size_t i = 0; i < prompts.size(); ++i)
     texts.emplace_back(prompts[i], static_cast<int64_t>(i), searches ? most_new : most[i], end_tokens, options);
-  Decoding decoding(model, prompts, most_new, static_cast<int64_t>(prompts.size()) * options.beams);
+  Decoding decoding(model, prompts, most_new, static_cast<int64_t>(prompts.size()) * options.beams, options);
   if (searches) {
     const auto found = search_beams(decoding, prompts, end_tokens, most_new, options);
     for (size_t i = 0; i < texts.size(); ++i)

@@ -30,9 +30,9 @@ struct Generated {
 
 /// Continues each prompt, in evaluation mode and with a key/value cache. Prompts may differ in length. What is sampled
 /// is a function of (seed, index of the prompt, number of the token), whatever else is in the batch. On ranks that
-/// divide the model (`sharded`) all call it, with keep_in_step. Throws ConfigError for options that contradict each
-/// other, and levin::Error for prompts, a tokenizer or stop texts that do not go with the model and for a cache that
-/// does not fit into memory, before the first token.
+/// divide the model (`sharded`, `tensor`) all call it, with keep_in_step or on_logits. Throws ConfigError for options
+/// that contradict each other, and levin::Error for prompts, a tokenizer or stop texts that do not go with the model
+/// and for a cache that does not fit into memory, before the first token.
 std::vector<Generated> generate(nn::CausalLanguageModel model, const std::vector<std::vector<int64_t>>& prompts,
                                 const GenerateOptions& options = {});
 /// Continues texts, with the special tokens that the tokenizer puts around a text.

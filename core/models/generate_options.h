@@ -1,5 +1,7 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -30,6 +32,9 @@ struct GenerateOptions {
   const data::Tokenizer* tokenizer = nullptr;        ///< gives texts; `stop` and `on_text` need it
   std::function<void(int64_t prompt, int64_t token)> on_token = {};         ///< called for each new token
   std::function<void(int64_t prompt, std::string_view text)> on_text = {};  ///< called for text that is whole
+  /// Called with the logits of each step, float32 [N, vocabulary], which it may write to. On ranks that divide a model
+  /// and continue the same prompts it broadcasts those of one of them: then all end together, without keep_in_step.
+  std::function<void(const at::Tensor& logits)> on_logits = {};
   bool keep_in_step = false;  ///< takes max_new_tokens steps whatever ends, as ranks that divide a model must
 };
 

@@ -143,6 +143,18 @@ void require_unmerged(const torch::nn::Module& module) {
 
 }  // namespace
 
+bool asks_for_adapters(const AdapterOptions& options) {
+  if (!options.name.empty()) return true;
+  if (!options.quantize.empty())
+    throw ConfigError(
+        fmt::format("adapters.quantize is {}, and adapters.name is not set: weights in few bits are not trained "
+                    "themselves; hint: adapters: {{name: lora, quantize: {}, targets: [\"*\"]}}",
+                    options.quantize, options.quantize));
+  if (!options.targets.empty() || !options.modules_to_save.empty())
+    throw ConfigError("adapters.name is not set, and other options of adapters are; valid: lora, rslora");
+  return false;
+}
+
 std::vector<std::string> add_adapters(torch::nn::Module& module, const AdapterOptions& options) {
   check_options(options);
   require_unmerged(module);

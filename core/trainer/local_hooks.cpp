@@ -19,7 +19,7 @@ namespace {
 void add_configured_adapters(TrainerComponents& components) {
   const TrainerOptions& given = components.options.given;
   Module& module = *components.state.module;
-  if (given.adapters.name.empty()) return;
+  if (!asks_for_adapters(given.adapters)) return;
   if (has_adapter(module, given.adapters)) return;
   if (!given.init_from.path.empty())
     log::rank_zero_info(

@@ -119,10 +119,11 @@ void RankRun::set_up() {
   parts_.data.set_prefetch(BatchPrefetch::for_device(strategy.root_device()));
   parts_.data.set_seed(std::stoull(strategy.broadcast(std::to_string(parts_.data.seed()))));
   share_generators();
-  parts_.logger.share_run_directory();
+  const bool is_bare = request_.is_driven && request_.stage == Stage::kPredict;  // it leaves nothing in a run's folder
+  if (!is_bare) parts_.logger.share_run_directory();
 
   parts_.callbacks.set(callbacks());
-  if (Profiler* profiler = parts_.options.profiler.get(); profiler != nullptr && !request_.tune)
+  if (Profiler* profiler = parts_.options.profiler.get(); profiler != nullptr && !request_.tune && !is_bare)
     parts_.tracer.start(*profiler, {.stage = state.stage,
                                     .rank = strategy.rank(),
                                     .world_size = strategy.world_size(),
@@ -132,7 +133,7 @@ void RankRun::set_up() {
   parts_.callbacks.set_up(request_.stage);
   configure_model();
   if (!request_.is_driven) parts_.data.select_loaders();
-  if (request_.tune) return;
+  if (request_.tune || is_bare) return;
   const bool resumes = request_.stage == Stage::kFit && !request_.ckpt.empty();
   parts_.logger.start(resumes ? parts_.checkpoints.find_on_rank_zero(request_.ckpt) : "", parts_.data.data_module());
 }
@@ -175,7 +176,7 @@ std::vector<std::shared_ptr<Callback>> RankRun::callbacks() const {
     });
     callbacks.push_back(std::move(own));
   }
-  if (request_.is_driven)
+  if (request_.is_driven && request_.stage == Stage::kFit)
     for (const auto& callback : callbacks)
       if (const Callback& item = *callback; dynamic_cast<const Tuner*>(&item) != nullptr)
         throw Error("engine", fmt::format("the callback {} needs a loop over training data, which an engine does not "
@@ -333,6 +334,10 @@ void RankRun::predict() {
   set_up_weights(/*weights_only=*/true);
   parts_.tracer.show_module(*parts_.state.module);
   parts_.checkpoints.release();
+  if (request_.steps) {
+    const auto forwards = parts_.options.strategy->divided_model().forward_scope();
+    return request_.steps(parts_);
+  }
   result_.predictions = parts_.evaluation.predict(parts_.data.loaders().predict, parts_.data.evaluation_batches(),
                                                   request_.return_predictions);
 }

@@ -21,8 +21,8 @@ struct RunRequest {
   std::string ckpt;
   bool tune = false;                            ///< of a fit: tuners run, and nothing is trained
   std::optional<bool> return_predictions = {};  ///< unset: unless a callback takes them
-  /// Of a fit: its steps are the caller's (Engine). There are no training data; signals are left alone, and nothing but
-  /// warnings is printed.
+  /// Of a fit, its steps are the caller's (Engine); of a prediction, all that it does (Trainer::run_on_ranks). There
+  /// are no data of the call; signals are left alone, and nothing but warnings is printed.
   bool is_driven = false;
   std::function<void(TrainerComponents& rank)> steps = {};  ///< takes the place of the loop on every rank, where given
 };

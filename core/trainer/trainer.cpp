@@ -198,6 +198,15 @@ void Trainer::load_weights(std::shared_ptr<Module> module, const std::string& ck
   load_attached(*components_, ckpt);
 }
 
+void Trainer::run_on_ranks(std::shared_ptr<Module> module, const std::string& ckpt,
+                           const std::function<void(Trainer& rank)>& work) {
+  run({.stage = Stage::kPredict,
+       .module = std::move(module),
+       .ckpt = ckpt,
+       .is_driven = true,
+       .steps = [&](TrainerComponents& rank) { work(rank.trainer); }});
+}
+
 ExportReport Trainer::export_model(std::shared_ptr<Module> module, const Batch& example, const std::string& path,
                                    const std::string& ckpt, const ExportOptions& options) {
   begin_local(module, "export_model");

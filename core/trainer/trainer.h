@@ -94,6 +94,12 @@ class Trainer {
   /// Makes the module's layers and loads the weights that `ckpt` names, or where it is empty those of `init_from`, in
   /// this process and whole; no rank starts. For what a program does with a trained module beside these calls.
   void load_weights(std::shared_ptr<Module> module, const std::string& ckpt);
+  /// Starts the ranks of the strategy as `predict` does, makes the module's layers, loads the weights as `load_weights`
+  /// does, of which each rank has its part, and runs `work` on every rank with the rank's trainer, whose module() it
+  /// is. For what a program does with a trained model that ranks divide: forwards are collectives there. Loggers and
+  /// callbacks' hooks of prediction are left out.
+  void run_on_ranks(std::shared_ptr<Module> module, const std::string& ckpt,
+                    const std::function<void(Trainer& rank)>& work);
 
   // ---- Where training is.
 

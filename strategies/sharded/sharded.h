@@ -1,5 +1,6 @@
 #pragma once
 
+#include <levin/core/interfaces/divided_layers.h>
 #include <levin/core/interfaces/divided_model.h>
 #include <levin/strategies/ranks/ranked_strategy.h>
 #include <levin/strategies/sharded/sharded_build.h>
@@ -52,7 +53,7 @@ struct ShardedOptions {
 /// gradients too (2), parameters too (3), after Rajbhandari et al., "ZeRO: Memory optimizations toward training
 /// trillion parameter models", 2020 (arXiv:1910.02054). Ranks of a tensor group, which see the same examples, divide
 /// the layers before that (see TensorParallel). The module's code stays as it is. With one rank it is as single_device.
-class Sharded : public RankedStrategy, public DividedModel {
+class Sharded : public RankedStrategy, public DividedModel, public DividedLayers {
  public:
   using Options = ShardedOptions;
   explicit Sharded(const Options& options = {});
@@ -70,6 +71,7 @@ class Sharded : public RankedStrategy, public DividedModel {
   State place_optimizer_state(State state) const override;
   State own_optimizer_state(const State& saved) const override;
   bool divides_state() const override { return rank_group().world_size() > 1; }
+  bool divides_layers() const override { return options_.stage == 3 || options_.tensor_group > 1; }
   bool keeps_gradients_back() const override;
   void drop_kept_gradients(const std::vector<at::Tensor>& but_of) override;
   void combine_kept_gradients() override;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <levin/core/interfaces/divided_layers.h>
 #include <levin/core/interfaces/divided_model.h>
 #include <levin/strategies/ddp/ddp.h>
 
@@ -34,7 +35,7 @@ struct TensorParallelOptions {
 /// Ranks of a group divide the layers of a module, as its parts' plans say, and see the same examples (Shoeybi et al.,
 /// "Megatron-LM", 2019, arXiv:1909.08053); groups see different ones, and average gradients as Ddp. The module's code
 /// stays as it is. With one rank a group it is Ddp.
-class TensorParallel : public Ddp, public DividedModel {
+class TensorParallel : public Ddp, public DividedModel, public DividedLayers {
  public:
   using Options = TensorParallelOptions;
   explicit TensorParallel(const Options& options = {});
@@ -47,6 +48,7 @@ class TensorParallel : public Ddp, public DividedModel {
   void setup_module(Module& module) override;
   State module_state(Module& module) override;
   bool divides_state() const override { return is_divided(); }
+  bool divides_layers() const override { return true; }
   void check_optimizer(const torch::optim::Optimizer& optimizer) override;
   StepOutput forward_backward(const Batch& batch, StepPhases& phases, const AccumulationWindow& window) override;
   StepOutput manual_step(const Batch& batch, StepPhases& phases) override;

@@ -4,6 +4,8 @@
 #include "../support/run_program.h"
 #include "../support/tiny.h"
 
+#include <levin/core/base/seed.h>
+#include <levin/core/base/utf8.h>
 #include <levin/core/cli/cli.h>
 #include <levin/core/cli/generate_command.h>
 #include <levin/core/data/token_text.h>
@@ -140,6 +142,69 @@ TEST_F(GenerateCommand, TakesFoldersOfHuggingFace) {
   const CommandOutcome from_folder = run("validate", {"--ckpt", folder});
   EXPECT_EQ(from_folder.status, 0) << from_folder.err;
   EXPECT_EQ(from_folder.out, run("validate", {"--ckpt", root_ + "/own.safetensors"}).out);
+}
+
+TEST_F(GenerateCommand, RunsOnTheRanksOfStrategiesThatDivideLayers) {
+  ASSERT_EQ(run("fit", {"--trainer.max_steps=20", "--trainer.max_epochs=100"}).status, 0);
+  for (const std::vector<std::string>& how : {std::vector<std::string>{"--max_new_tokens=40"},
+                                              {"--temperature=1.2", "--top_p=0.95"},
+                                              {"--stop=[' pa']"},
+                                              {"--beams=3", "--max_new_tokens=12"},
+                                              {"--max_new_tokens=40", "--repetition_penalty=1.3", "--seed=5"}}) {
+    SCOPED_TRACE(::testing::PrintToString(how));
+    const auto on = [&](const std::vector<std::string>& strategy) {
+      std::vector<std::string> words{"--ckpt=last", "--prompt=the end of"};
+      words.insert(words.end(), how.begin(), how.end());
+      words.insert(words.end(), strategy.begin(), strategy.end());
+      const CommandOutcome outcome = run("generate", words);
+      EXPECT_EQ(outcome.status, 0) << outcome.err;
+      EXPECT_EQ(outcome.err, "");
+      return outcome.out;
+    };
+    const std::string expected = on({});
+    for (const std::string strategy :
+         {"{tensor: 2, start_method: thread}", "{name: sharded, stage: 3, start_method: thread}",
+          "{name: sharded, stage: 1, start_method: thread}", "{name: ddp, start_method: thread}"})
+      EXPECT_EQ(on({"--trainer.strategy=" + strategy, "--trainer.devices=2"}), expected) << strategy;
+    EXPECT_EQ(on({"--trainer.strategy={shard: 2, tensor: 2, start_method: thread}", "--trainer.devices=4"}), expected);
+    EXPECT_EQ(on({"--trainer.strategy={replicate: 2, tensor: 2, start_method: fork}", "--trainer.devices=4"}),
+              expected);
+  }
+  const CommandOutcome outcome = run("generate", {"--ckpt=last", "--prompt=a", "--top_k=3", "--trainer.devices=2",
+                                                  "--trainer.strategy={tensor: 2, start_method: thread}"});
+  EXPECT_NE(outcome.status, 0);
+  EXPECT_THAT(outcome.err, HasSubstr("hint: a temperature above 0"));
+}
+
+TEST_F(GenerateCommand, AnswersAChat) {
+  const std::string folder = root_ + "/chat";
+  fs::copy(model_, folder);
+  nlohmann::json described = testing::small_tokenizer();
+  for (const char* token : {"<|im_start|>", "<|im_end|>"})
+    described["added_tokens"].push_back({{"id", described["added_tokens"].back()["id"].get<int64_t>() + 1},
+                                         {"content", token},
+                                         {"special", true},
+                                         {"normalized", false}});
+  std::ofstream(folder + "/tokenizer.json") << described.dump();
+  const std::vector<std::string> chat{"--model.path=" + folder, "--chat=true", "--prompt=Hi", "--max_new_tokens=12"};
+  CommandOutcome outcome = run("generate", chat);
+  EXPECT_NE(outcome.status, 0);
+  EXPECT_THAT(outcome.err, HasSubstr("has no chat template"));
+  std::ofstream(folder + "/chat_template.jinja")
+      << "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + "
+         "'<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+  nlohmann::json config = nlohmann::json::parse(testing::read_text(folder + "/config.json"));
+  config["vocab_size"] = 264;
+  std::ofstream(folder + "/config.json") << config.dump();
+  seed_everything(1);
+  const auto module = make<CausalLm>({.path = folder, .pretrained = false});
+  module->save_folder(root_ + "/chat_weights");
+  const data::Tokenizer tokenizer(folder + "/tokenizer.json");
+  const auto question = tokenizer.encode("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
+  const auto answer = generate(module->model(), {question}, {.max_new_tokens = 12, .tokenizer = &tokenizer});
+  outcome = run("generate", {chat[0], chat[1], chat[2], chat[3], "--ckpt", root_ + "/chat_weights"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, printable_text(answer[0].text) + "\n") << "the answer alone";
 }
 
 TEST_F(GenerateCommand, SaysWhatIsWrong) {
