@@ -57,7 +57,8 @@ WeightRules language_model_rules(const nn::LanguageModelOptions& options, bool h
     if (gpt2) {
       for (auto& rule : gpt2_layer_rules(layer_from, to)) rules.push_back(std::move(rule));
     } else {
-      rules.push_back({.match = layer_from + R"(((?!self_attn\.rotary_emb).*))", .to = to + "$1"});
+      // What a file lacks is said by the module's names, all of them.
+      rules.push_back({.match = layer_from + R"(((?!self_attn\.rotary_emb).*))", .to = to + "$1", .required = false});
       rules.push_back({.match = layer_from + R"(self_attn\.rotary_emb\.inv_freq)", .drop = true, .required = false});
     }
   }

@@ -24,7 +24,7 @@ void save(const levin::CliRun& run, const SaveOptions& options) {
   const auto module = std::dynamic_pointer_cast<levin::CausalLm>(run.module);
   run.trainer->load_weights(module, run.ckpt);
   module->save_folder(options.folder);
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json"})
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"})
     if (const fs::path file = fs::path(module->folder()) / name; fs::exists(file))
       fs::copy_file(file, fs::path(options.folder) / name, fs::copy_options::overwrite_existing);
   std::cout << "wrote " << options.folder << "\n";

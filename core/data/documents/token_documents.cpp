@@ -66,8 +66,8 @@ TokenDocument TokenDocuments::of_row(const nlohmann::json& row) const {
   if (format_.columns.text) return of_text(text_in(row, *format_.columns.text));
   const std::vector<ChatMessage> chat = chat_in(row);
   if (std::none_of(chat.begin(), chat.end(), [](const ChatMessage& message) { return message.role == "assistant"; }))
-    throw Error("data", fmt::format("the chat has no answer, a message of the role assistant; it has {} messages",
-                                    chat.size()));
+    throw Error("data", fmt::format("the chat has no answer, a message of the role assistant; it has {}",
+                                    counted(static_cast<int64_t>(chat.size()), "message")));
   if (format_.chat) return of_chat(format_.chat->format(chat));
   ChatText plain;  // a prompt and an answer
   for (const ChatMessage& message : chat) {
