@@ -12,7 +12,8 @@ namespace levin::data {
 template <class Options>
 void describe_json_fields(Schema<Options>& schema) {
   using O = Options;
-  schema.field("files", &O::files, "training files: JSON lines, also .gz and .zst, or Arrow; names and patterns, data/*.jsonl");
+  schema.field("files", &O::files,
+               "training files: JSON lines, also .gz and .zst, or Arrow; names and patterns, data/*.jsonl");
   schema.field("val_files", &O::val_files, "files of validation; empty: val_fraction of the training rows");
   schema.field("test_files", &O::test_files, "files of tests and prediction; empty: none");
   schema

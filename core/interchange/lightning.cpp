@@ -183,6 +183,15 @@ PickleValue* scheduler_state(PickleDocument& document, const State& scheduler) {
     document.put(made, "num_bad_epochs", document.integer(scheduler.at("bad_steps").as_int()));
     document.put(made, "cooldown_counter", document.integer(scheduler.at("cooldown_left").as_int()));
   }
+  if (const State* period = scheduler.find("period")) {
+    document.put(made, "T_i", document.integer(period->as_int()));
+    document.put(made, "T_cur", document.integer(scheduler.at("in_period").as_int()));
+  }
+  if (const State* parts = scheduler.find("parts")) {
+    std::vector<PickleValue*> saved;
+    for (const State& part : parts->as_list()) saved.push_back(scheduler_state(document, part));
+    document.put(made, "_schedulers", document.list(std::move(saved)));
+  }
   return made;
 }
 
@@ -397,6 +406,17 @@ State scheduler_state_from_torch(const State& present, const State& saved) {
   take("best", "best");
   take("bad_steps", "num_bad_epochs");
   take("cooldown_left", "cooldown_counter");
+  take("period", "T_i");
+  take("in_period", "T_cur");
+  State* const parts = state.find("parts");
+  if (parts == nullptr) return state;
+  const State* const saved_parts = saved.find("_schedulers");
+  if (saved_parts == nullptr || saved_parts->as_list().size() != parts->as_list().size())
+    throw Error("checkpoint", fmt::format("the scheduler has {} parts; got {} in the checkpoint of Lightning",
+                                          parts->as_list().size(),
+                                          saved_parts == nullptr ? 0 : saved_parts->as_list().size()));
+  for (size_t i = 0; i < parts->as_list().size(); ++i)
+    parts->as_list()[i] = scheduler_state_from_torch(parts->as_list()[i], saved_parts->as_list()[i]);
   return state;
 }
 

@@ -29,7 +29,10 @@ class Net(lightning.LightningModule):
 
     def configure_optimizers(self):
         optimizer = torch.optim.AdamW(self.parameters(), lr=self.hparams.lr)
-        return {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.7)}
+        schedulers = torch.optim.lr_scheduler
+        warm_up = schedulers.LinearLR(optimizer, 0.1, total_iters=1)
+        restarts = schedulers.CosineAnnealingWarmRestarts(optimizer, 2, 2)
+        return {"optimizer": optimizer, "lr_scheduler": schedulers.SequentialLR(optimizer, [warm_up, restarts], [1])}
 
 
 def trainer(epochs):

@@ -41,11 +41,16 @@ class LightningNet : public Module {
   OptimizerConfigs configure_optimizers() override {
     auto adam = std::make_shared<optim::AdamW>(parameters(), optim::AdamWOptions{.lr = lr_});
     return OptimizerConfig{.optimizer = adam,
-                           .scheduler = {.name = "step", .interval = Interval::kEpoch, .options = step_options()}};
+                           .scheduler = {.name = "sequential", .interval = Interval::kEpoch, .options = schedule()}};
   }
 
  private:
-  static Config step_options() { return Config::parse("{step_size: 1, gamma: 0.7}", {.source = "test"}); }
+  static Config schedule() {
+    return Config::parse(
+        "{milestones: [1], schedulers: [{name: linear_warmup, start_factor: 0.1, total_iters: 1}, "
+        "{name: cosine_warm_restarts, t_0: 2, t_mult: 2}]}",
+        {.source = "test"});
+  }
   double lr_;
   torch::nn::Linear first_{nullptr};
   torch::nn::Linear second_{nullptr};
