@@ -359,17 +359,16 @@ void add_folder(Weights& weights) {
     return;
   }
   weights.format = WeightsFormat::kHuggingFace;
-  for (const char* index : {kSafetensorsIndex, kTorchIndex}) {
-    if (std::string_view(index) == kTorchIndex && has(kSafetensorsName)) break;
-    if (has(index)) return add_indexed(weights, (folder / index).string());
-  }
+  // As from_pretrained looks for them.
   if (has(kSafetensorsName)) return add_safetensors(weights, (folder / kSafetensorsName).string());
+  if (has(kSafetensorsIndex)) return add_indexed(weights, (folder / kSafetensorsIndex).string());
   if (has(kTorchName)) {
     add_torch_file(weights, (folder / kTorchName).string(), "");
     weights.torch_file = nullptr;
     weights.format = WeightsFormat::kHuggingFace;
     return;
   }
+  if (has(kTorchIndex)) return add_indexed(weights, (folder / kTorchIndex).string());
   std::vector<std::string> parts;
   for (const auto& name : FileSystem::current().list(weights.path))
     if (name.ends_with(".safetensors") || name.ends_with(".bin")) parts.push_back(name);

@@ -428,6 +428,17 @@ TEST(LoadWeights, EveryFormatGivesTheSameWeights) {
   EXPECT_TRUE(std::filesystem::exists(folder.path("hf/model.safetensors.index.json")));
 }
 
+TEST(LoadWeights, AFileOfAllWeightsGoesBeforeAnIndexAsInTransformers) {
+  const testing::Folder folder;
+  const Net shards;
+  const Net whole;
+  write_weights(folder.path("hf"), WeightsFormat::kHuggingFace, leaves_of(shards), {.max_shard_bytes = 90});
+  write_weights(folder.path("hf/model.safetensors"), WeightsFormat::kSafetensors, leaves_of(whole), {});
+  Net target;
+  load_weights(target, folder.path("hf"));
+  EXPECT_TRUE(at::equal(target.head->weight, whole.head->weight));
+}
+
 TEST(WriteWeights, AFolderOfHuggingFaceIsReplacedWhenAllIsWritten) {
   const testing::Folder folder;
   const Net source;
