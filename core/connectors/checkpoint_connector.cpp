@@ -757,7 +757,7 @@ void CheckpointConnector::restore_lightning_progress() {
   progress.epoch_samples = from.batch * progress.global_batch_size;
   progress.samples = from.total_batches * progress.global_batch_size;
   progress.epoch_started = true;
-  progress.last_batch_done = from.epoch_done;
+  progress.last_batch_done = from.last_batch_done;
   progress.phase = from.epoch_done ? FitPhase::kEpochDone : FitPhase::kBatches;
   state_.progress = progress;
 }

@@ -340,15 +340,23 @@ LightningProgress lightning_progress(const State& checkpoint, const std::string&
   const State& epochs = fit->at("epoch_progress").at("current");
   const State& batches = fit->at("epoch_loop.batch_progress");
   LightningProgress progress;
-  progress.batch = batches.at("current").at("completed").as_int();
-  progress.total_batches = batches.at("total").at("completed").as_int();
+  // A batch whose hooks were under way is counted as processed alone.
+  const auto trained = [&](const char* counts) {
+    const State& of = batches.at(counts);
+    return std::max(of.at("completed").as_int(), of.at("processed").as_int());
+  };
+  progress.batch = trained("current");
+  progress.total_batches = trained("total");
   progress.global_step = checkpoint.at("global_step").as_int();
   const int64_t completed = epochs.at("completed").as_int();
+  const int64_t processed = epochs.at("processed").as_int();
+  // Begun, and its end has not come: validation and the schedules of epochs are still to run, also after its last
+  // batch.
+  const bool is_under_way = progress.batch > 0 && epochs.at("ready").as_int() > std::max(completed, processed);
+  progress.epoch_done = !is_under_way;
   const State* const last = batches.find("is_last_batch");
-  progress.epoch_done =
-      progress.batch == 0 || (last != nullptr && last->as_bool()) || epochs.at("processed").as_int() > completed;
-  const int64_t done = std::max(completed, epochs.at("processed").as_int());
-  progress.epoch = progress.epoch_done ? std::max<int64_t>(0, done - 1) : completed;
+  progress.last_batch_done = progress.epoch_done || (last != nullptr && last->as_bool());
+  progress.epoch = is_under_way ? completed : std::max<int64_t>(0, std::max(completed, processed) - 1);
   return progress;
 }
 
@@ -408,15 +416,14 @@ State scheduler_state_from_torch(const State& present, const State& saved) {
   take("cooldown_left", "cooldown_counter");
   take("period", "T_i");
   take("in_period", "T_cur");
-  State* const parts = state.find("parts");
-  if (parts == nullptr) return state;
+  if (!state.contains("parts")) return state;
+  auto& parts = state["parts"].as_list();
   const State* const saved_parts = saved.find("_schedulers");
-  if (saved_parts == nullptr || saved_parts->as_list().size() != parts->as_list().size())
-    throw Error("checkpoint", fmt::format("the scheduler has {} parts; got {} in the checkpoint of Lightning",
-                                          parts->as_list().size(),
-                                          saved_parts == nullptr ? 0 : saved_parts->as_list().size()));
-  for (size_t i = 0; i < parts->as_list().size(); ++i)
-    parts->as_list()[i] = scheduler_state_from_torch(parts->as_list()[i], saved_parts->as_list()[i]);
+  const size_t count = saved_parts == nullptr ? 0 : saved_parts->as_list().size();
+  if (count != parts.size())
+    throw Error("checkpoint",
+                fmt::format("the scheduler has {} parts; got {} in the checkpoint of Lightning", parts.size(), count));
+  for (size_t k = 0; k < count; ++k) parts[k] = scheduler_state_from_torch(parts[k], saved_parts->as_list()[k]);
   return state;
 }
 

@@ -30,9 +30,10 @@ PickleValue* lightning_checkpoint(PickleDocument& document, Pickler& pickler, co
 
 /// What a Levin run takes over of a Lightning checkpoint, beside its weights.
 struct LightningProgress {
-  int64_t epoch = 0;        ///< 0-based, of the last batch done
-  bool epoch_done = false;  ///< that epoch is over
-  int64_t batch = 0;        ///< batches done in it
+  int64_t epoch = 0;             ///< 0-based, of the last batch done
+  bool last_batch_done = false;  ///< all of that epoch's batches are done
+  bool epoch_done = false;       ///< that epoch is over
+  int64_t batch = 0;             ///< batches done in it
   int64_t total_batches = 0;
   int64_t global_step = 0;
 };

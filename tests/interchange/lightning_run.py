@@ -1,6 +1,7 @@
 """Trains with PyTorch Lightning what tests/interchange/lightning_test.cpp trains with Levin.
 
-    lightning_run.py start FOLDER    writes data and first weights, a run of 5 epochs, and a checkpoint after 2
+    lightning_run.py start FOLDER    writes data and first weights, a run of 5 epochs with its checkpoints of every second
+                                     step, and a checkpoint after 2 epochs
     lightning_run.py resume FOLDER   goes on from levin.ckpt to 5 epochs; prints the greatest difference to one run
 """
 
@@ -35,9 +36,9 @@ class Net(lightning.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": schedulers.SequentialLR(optimizer, [warm_up, restarts], [1])}
 
 
-def trainer(epochs):
+def trainer(epochs, callbacks=()):
     return lightning.Trainer(max_epochs=epochs, accelerator="cpu", logger=False, enable_progress_bar=False,
-                             enable_model_summary=False, enable_checkpointing=False)
+                             enable_model_summary=False, enable_checkpointing=bool(callbacks), callbacks=list(callbacks))
 
 
 def loader(data):
@@ -55,7 +56,8 @@ def start(folder):
     half.save_checkpoint(folder / "half.ckpt")
     net = Net()
     net.load_state_dict(torch.load(folder / "first.pth", weights_only=True))
-    trainer(5).fit(net, loader(data))
+    saves = lightning.pytorch.callbacks.ModelCheckpoint(folder, "at-{step}", save_top_k=-1, every_n_train_steps=2)
+    trainer(5, [saves]).fit(net, loader(data))
     torch.save(net.state_dict(), folder / "one_run.pth")
 
 
