@@ -304,7 +304,7 @@ TEST_F(InstructionDataTest, EveryMistakeIsOneMessage) {
     return row;
   };
   EXPECT_THAT(error(options({kChat, chat({{"user", "Q"}})})),
-              HasSubstr(place + ":2: the chat has no answer, a message of the role assistant; it has 1 messages"));
+              HasSubstr(place + ":2: the chat has no answer, a message of the role assistant; it has 1 message"));
   EXPECT_THAT(error(options({chat({{"user", "Q"}, {"function", "F"}, {"assistant", "A"}})})),
               HasSubstr(place + ":1: message 2 of the chat has the role 'function', which the template lacks"));
   EXPECT_THAT(error(options({{{"messages", "x"}}})), HasSubstr(":1: 'messages' must be a list of messages"));

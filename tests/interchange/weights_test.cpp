@@ -432,7 +432,9 @@ TEST(LoadWeights, AFileOfAllWeightsGoesBeforeAnIndexAsInTransformers) {
   const testing::Folder folder;
   const Net shards;
   const Net whole;
-  write_weights(folder.path("hf"), WeightsFormat::kHuggingFace, leaves_of(shards), {.max_shard_bytes = 90});
+  write_text(folder.path("config.json"), "{}");
+  write_weights(folder.path("hf"), WeightsFormat::kHuggingFace, leaves_of(shards),
+                {.config = folder.path("config.json"), .max_shard_bytes = 90});
   write_weights(folder.path("hf/model.safetensors"), WeightsFormat::kSafetensors, leaves_of(whole), {});
   Net target;
   load_weights(target, folder.path("hf"));
