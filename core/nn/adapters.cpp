@@ -1,6 +1,7 @@
 #include <levin/core/nn/adapters.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/log.h>
 #include <levin/core/base/released_storage.h>
 #include <levin/core/base/wildcard.h>
 #include <levin/core/nn/adapter_layer.h>
@@ -145,13 +146,10 @@ void require_unmerged(const torch::nn::Module& module) {
 
 bool asks_for_adapters(const AdapterOptions& options) {
   if (!options.name.empty()) return true;
-  if (!options.quantize.empty())
-    throw ConfigError(
-        fmt::format("adapters.quantize is {}, and adapters.name is not set: weights in few bits are not trained "
-                    "themselves; hint: adapters: {{name: lora, quantize: {}, targets: [\"*\"]}}",
-                    options.quantize, options.quantize));
-  if (!options.targets.empty() || !options.modules_to_save.empty())
-    throw ConfigError("adapters.name is not set, and other options of adapters are; valid: lora, rslora");
+  if (!options.quantize.empty() || !options.targets.empty() || !options.modules_to_save.empty())
+    log::rank_zero_warning(
+        "adapters.name is empty, so that the other options of adapters do nothing and all weights are as they are; "
+        "valid: lora, rslora");
   return false;
 }
 

@@ -32,7 +32,7 @@ namespace levin {
 /// layers that share their weight.
 std::vector<std::string> add_adapters(torch::nn::Module& module, const AdapterOptions& options);
 
-/// Whether options ask for adapters. Throws ConfigError where they have no name, and say more.
+/// Whether options ask for adapters. Warns where they have no name, and say more.
 bool asks_for_adapters(const AdapterOptions& options);
 /// Whether the module has the adapter that these options made. Throws ConfigError where it has another one of that
 /// name.
