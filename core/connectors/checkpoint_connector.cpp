@@ -11,6 +11,7 @@
 #include <levin/core/base/thread_generator.h>
 #include <levin/core/base/type_name.h>
 #include <levin/core/checkpoint/checkpoint.h>
+#include <levin/core/checkpoint/checkpoint_files.h>
 #include <levin/core/checkpoint/host_copy.h>
 #include <levin/core/checkpoint/run_paths.h>
 #include <levin/core/checkpoint/state_bytes.h>
@@ -672,7 +673,9 @@ void CheckpointConnector::read(const std::string& path, bool weights_only) {
     return weights_only ? read_weights(path) : read_lightning(path);
   const std::vector<std::string> sections =
       weights_only ? std::vector<std::string>{"model", "module", "hyper_parameters"} : std::vector<std::string>();
-  tree_ = open_checkpoint(path, sections);
+  const auto files = CheckpointFiles::of(path);
+  if (!model_.divides_state() && sections.empty()) files->check_all();
+  tree_ = files->open(sections);
   // Where ranks have different parts, each reads its own. What a module or its data keep may be larger than memory.
   if (!model_.divides_state())
     for (auto& [key, value] : tree_.as_map())
