@@ -23,7 +23,7 @@ StoppingRule::Limits limits_of(const EarlyStoppingOptions& options) {
 void EarlyStoppingOptions::describe(Schema<EarlyStoppingOptions>& schema) {
   using O = EarlyStoppingOptions;
   schema.field("monitor", &O::monitor, "metric to watch; required");
-  schema.field("min_delta", &O::min_delta, "smallest change that counts as an improvement").at_least(0);
+  schema.field("min_delta", &O::min_delta, "change that an improvement must exceed").at_least(0);
   schema.field("patience", &O::patience, "checks without improvement before training stops").at_least(1);
   schema.field("mode", &O::mode, "direction of improvement; min: smaller is better; max: larger")
       .one_of({"min", "max"});

@@ -171,7 +171,7 @@ class StepRecording {
 
   void run_parts();
   void read_batch();
-  /// The trainer's loss, when backward is over: a hook of the step that its graph has keeps nothing.
+  /// Frees the graph of the trainer's loss after backward: what hooks of that graph hold is not kept by the step.
   void release_graph_of_loss();
   /// Notes the gradients that backward left, before hooks see them, and compares those of a replay.
   void note_gradients();
