@@ -31,7 +31,7 @@ class EditMetric : public Metric {
   const char* name_;
 };
 
-/// Share of words (WER). Words are what spaces, tabs and ends of lines separate; case and punctuation count.
+/// Share of words (WER). Words are what white space separates, Unicode's too; case and punctuation count.
 class WordErrorRate : public EditMetric {
  public:
   WordErrorRate() : EditMetric("WordErrorRate") {}

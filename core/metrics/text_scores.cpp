@@ -129,10 +129,10 @@ detail::TextUnits words_and_punctuation(std::string_view text) {
 
 detail::TextUnits characters_to_compare(std::string_view text, bool whitespace) {
   if (whitespace) return detail::characters_of(text);
-  constexpr std::string_view kSpaces = " \t\n\v\f\r";
-  const size_t begin = text.find_first_not_of(kSpaces);
-  if (begin == std::string_view::npos) return {};
-  auto characters = detail::characters_of(text.substr(begin, text.find_last_not_of(kSpaces) + 1 - begin));
+  const auto words = detail::words_of(text);
+  if (words.empty()) return {};
+  const char* const end = words.back().data() + words.back().size();
+  auto characters = detail::characters_of({words.front().data(), end});
   std::erase(characters, " ");
   return characters;
 }

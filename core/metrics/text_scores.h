@@ -50,7 +50,7 @@ class Bleu : public TextScoreMetric {
   /// Throws levin::ConfigError when an option is out of range.
   explicit Bleu(const Options& options = {});
 
-  /// Returns a scalar, float64; NaN before any update.
+  /// Returns a scalar, float64; NaN where there is no word in any text, as before the first update.
   at::Tensor compute() const override;
 
  protected:

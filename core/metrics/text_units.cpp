@@ -5,24 +5,63 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 namespace levin::metrics::detail {
 namespace {
 
-constexpr std::string_view kWhiteSpace = " \t\n\v\f\r";
+/// Unicode's white space in UTF-8, and the separators U+001C to U+001F, as Python's `str.split` has it.
+constexpr std::array<std::string_view, 29> kWhiteSpace = {" ",
+                                                          "\t",
+                                                          "\n",
+                                                          "\v",
+                                                          "\f",
+                                                          "\r",
+                                                          "\x1c",
+                                                          "\x1d",
+                                                          "\x1e",
+                                                          "\x1f",
+                                                          "\xc2\x85",
+                                                          "\xc2\xa0",
+                                                          "\xe1\x9a\x80",
+                                                          "\xe2\x80\x80",
+                                                          "\xe2\x80\x81",
+                                                          "\xe2\x80\x82",
+                                                          "\xe2\x80\x83",
+                                                          "\xe2\x80\x84",
+                                                          "\xe2\x80\x85",
+                                                          "\xe2\x80\x86",
+                                                          "\xe2\x80\x87",
+                                                          "\xe2\x80\x88",
+                                                          "\xe2\x80\x89",
+                                                          "\xe2\x80\x8a",
+                                                          "\xe2\x80\xa8",
+                                                          "\xe2\x80\xa9",
+                                                          "\xe2\x80\xaf",
+                                                          "\xe2\x81\x9f",
+                                                          "\xe3\x80\x80"};
 /// Stands between units of a sequence, and in none.
 constexpr char kBetweenUnits = '\0';
+
+/// Returns the bytes of the white space that begins at `at`; 0 where there is none.
+size_t white_space_at(std::string_view text, size_t at) {
+  const auto begins = [&](std::string_view space) { return text.substr(at).starts_with(space); };
+  const auto* const found = std::find_if(kWhiteSpace.begin(), kWhiteSpace.end(), begins);
+  return found == kWhiteSpace.end() ? 0 : found->size();
+}
 
 }  // namespace
 
 TextUnits words_of(std::string_view text) {
   TextUnits words;
-  size_t begin = text.find_first_not_of(kWhiteSpace);
-  while (begin != std::string_view::npos) {
-    const size_t end = text.find_first_of(kWhiteSpace, begin);
-    words.push_back(text.substr(begin, end - begin));
-    begin = text.find_first_not_of(kWhiteSpace, end);
+  size_t begin = 0;  // of the word that is being read
+  for (size_t at = 0; at < text.size();) {
+    const size_t space = white_space_at(text, at);
+    if (space > 0 && at > begin) words.push_back(text.substr(begin, at - begin));
+    at += std::max<size_t>(space, 1);
+    if (space > 0) begin = at;
   }
+  if (begin < text.size()) words.push_back(text.substr(begin));
   return words;
 }
 

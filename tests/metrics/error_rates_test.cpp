@@ -47,6 +47,21 @@ TEST(ErrorRates, KnownDistances) {
   EXPECT_EQ(WordErrorRate().update({" a  b\n"}, {"a b"}).compute().item<double>(), 0) << "spaces only separate";
 }
 
+/// What Python's str.split separates at, and what it does not: a zero width space, a byte that begins as a space does.
+TEST(ErrorRates, WordsEndAtUnicodeWhiteSpace) {
+  const auto edits = [](const std::string& text) {
+    return WordErrorRate().update({text}, {"a b"}).compute().item<double>();
+  };
+  for (const std::string space : {"\t", "\v", "\x1c", "\x1f", "\u0085", "\u00a0", "\u1680", "\u2000", "\u200a",
+                                  "\u2028", "\u202f", "\u205f", "\u3000", "\u3000 \u00a0"}) {
+    SCOPED_TRACE(::testing::PrintToString(space));
+    EXPECT_EQ(edits("a" + space + "b"), 0);
+    EXPECT_EQ(edits(space + "a" + space + "b" + space), 0);
+  }
+  for (const std::string character : {"\u200b", "\u00a1", "\u2010", "\u3001", "\xe3\x80", "\x1b"})
+    EXPECT_EQ(edits("a" + character + "b"), 1) << ::testing::PrintToString(character);
+}
+
 TEST(ErrorRates, NothingToBeRight) {
   EXPECT_TRUE(all_nan(WordErrorRate().compute()));
   EXPECT_TRUE(all_nan(WordErrorRate().update({""}, {" "}).compute()));
