@@ -1,6 +1,8 @@
 /// What it takes to load weights into a module, beside reading the same file into memory that is there, both from the
 /// page cache: seconds on the wall and of the processors, medians of rounds whose order changes, and the memory that
 /// loading takes beside the module at its highest. The module is cleared before each load and compared after the last.
+/// Then a language model of the same size is made of its folder, beside reading the folder's weights into memory that
+/// is new too.
 ///
 ///   build/bin/load_weights_benchmark [megabytes] [rounds]
 
@@ -9,12 +11,16 @@
 #include <levin/core/checkpoint/safetensors.h>
 #include <levin/core/interchange/write_weights.h>
 #include <levin/core/interfaces/load_weights.h>
+#include <levin/core/models/language_model_files.h>
+#include <levin/core/nn/transformer/language_model_config.h>
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/linear.h>
 
 #include <fcntl.h>
+#include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -132,8 +138,39 @@ int run(int64_t megabytes, int64_t rounds) {
   return 0;
 }
 
+void run_language_model(int64_t megabytes, int64_t rounds) {
+  mallopt(M_MMAP_THRESHOLD, 1 << 20);  // what a round frees goes back to the system: each takes new memory
+  const std::string folder = (std::filesystem::temp_directory_path() / "levin_language_model").string();
+  std::filesystem::create_directories(folder);
+  const std::string config = folder + "/config.json";
+  // 64 MiB of weights a layer.
+  std::ofstream(config) << R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 8192,
+"hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 16, "num_key_value_heads": 16,
+"max_position_embeddings": 512, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
+"tie_word_embeddings": true, "num_hidden_layers": )"
+                        << std::max<int64_t>(1, megabytes / 64) << "}";
+  levin::save_language_model(levin::nn::CausalLanguageModel(levin::nn::language_model_options(folder)), folder, config);
+  const std::string path = folder + "/model.safetensors";
+  const auto bytes = static_cast<int64_t>(std::filesystem::file_size(path));
+  Times reading;
+  Times loading;
+  for (int64_t round = 0; round < rounds; ++round) {
+    const auto read_new = [&] { read_file(path, at::empty({bytes + 1}, at::kByte)); };
+    if (round % 2 == 0) reading.add(read_new);
+    loading.add([&] { levin::load_language_model(folder); });
+    if (round % 2 != 0) reading.add(read_new);
+  }
+  std::filesystem::remove_all(folder);
+  std::printf("%-20s %.2f GB: read in %.2f s, %.2f s of processors; made and loaded in %.2f s, %.2f s of processors\n",
+              "language model", static_cast<double>(bytes) / 1e9, median(reading.wall), median(reading.processors),
+              median(loading.wall), median(loading.processors));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  return run(argc > 1 ? std::atoll(argv[1]) : 1024, argc > 2 ? std::atoll(argv[2]) : 7);
+  const int64_t megabytes = argc > 1 ? std::atoll(argv[1]) : 1024;
+  const int64_t rounds = argc > 2 ? std::atoll(argv[2]) : 7;
+  if (const int status = run(megabytes, rounds); status != 0) return status;
+  run_language_model(megabytes, rounds);
 }

@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/nn/adapter_layer.h>
+#include <levin/core/nn/skip_initialization.h>
 #include <levin/core/nn/transformer/language_model_config.h>
 
 #include <ATen/core/grad_mode.h>
@@ -75,7 +76,11 @@ LoadWeightsOptions language_model_weights(const nn::LanguageModelOptions& option
 
 nn::CausalLanguageModel load_language_model(const std::string& folder) {
   const nn::LanguageModelOptions options = nn::language_model_options(folder);
-  nn::CausalLanguageModel model(options);
+  const auto make = [&] {
+    const SkipInitialization skip;
+    return nn::CausalLanguageModel(options);
+  };
+  nn::CausalLanguageModel model = make();
   load_weights(*model, language_model_weights(options, folder));
   return model;
 }

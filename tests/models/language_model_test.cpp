@@ -68,7 +68,9 @@ TEST_F(LanguageModelFiles, ComputeWhatTransformersComputesAndGoBack) {
         "qwen2_sliding", "qwen3", "olmo2", "gemma3", "gemma3_scaled", "gpt2"}) {
     SCOPED_TRACE(name);
     const std::string folder = folder_ + "/" + name;
+    const at::Tensor generator = at::detail::getDefaultCPUGenerator().get_state();
     nn::CausalLanguageModel model = load_language_model(folder);
+    EXPECT_TRUE(at::detail::getDefaultCPUGenerator().get_state().equal(generator)) << "nothing is drawn before loading";
     model->eval();
     const SafetensorsFile results(folder + "/results.safetensors.out");
     const at::Tensor tokens = results.read("tokens");
