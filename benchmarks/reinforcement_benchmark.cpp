@@ -46,19 +46,21 @@ struct TimedEpochs : levin::Callback {
 struct Learner {
   std::shared_ptr<levin::Module> module;
   int64_t steps_an_epoch = 0;   ///< of each environment
-  int64_t epochs_a_time = 1;    ///< over the same steps
   double largest_gradient = 0;  ///< 0: any
 };
 
 Learner make_learner(const std::string& algorithm, int64_t environments) {
   if (algorithm == "ppo") {
     const reinforcement::PpoOptions options{.environments = environments};
-    return {std::make_shared<reinforcement::Ppo>(options), options.steps, options.passes, 0.5};
+    return {std::make_shared<reinforcement::Ppo>(options), options.steps, 0.5};
   }
   if (algorithm == "dqn") {
-    const reinforcement::DqnOptions options{
-        .environments = environments, .updates_an_epoch = kWarmUp, .n_step = 1, .exploration = 1};
-    return {std::make_shared<reinforcement::Dqn>(options), options.updates_an_epoch, 1, 10};
+    const reinforcement::DqnOptions options{.environments = environments,
+                                            .updates_an_epoch = kWarmUp,
+                                            .n_step = 1,
+                                            .double_estimate = false,
+                                            .exploration = 1};
+    return {std::make_shared<reinforcement::Dqn>(options), options.updates_an_epoch, 10};
   }
   const reinforcement::SacOptions options{.environments = environments, .updates_an_epoch = kWarmUp};
   return {std::make_shared<reinforcement::Sac>(options), options.updates_an_epoch};
@@ -69,7 +71,7 @@ double learn(const std::string& algorithm, int64_t environments, bool recorded, 
   at::set_num_threads(1);
   levin::seed_everything(1);
   const Learner learner = make_learner(algorithm, environments);
-  const auto epochs = [&](int64_t count) { return count / learner.steps_an_epoch * learner.epochs_a_time; };
+  const auto epochs = [&](int64_t count) { return count / learner.steps_an_epoch; };
   const auto timed = std::make_shared<TimedEpochs>(epochs(kWarmUp));
   levin::TrainerOptions options;
   options.max_epochs = epochs(kWarmUp + steps);

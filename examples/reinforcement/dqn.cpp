@@ -35,6 +35,8 @@ void DqnOptions::describe(levin::Schema<DqnOptions>& schema) {
   schema.field("discount", &O::discount, "of each further reward").at_least(0).at_most(1);
   schema.field("n_step", &O::n_step, "rewards in front of the next observation's value").at_least(1);
   schema.field("prioritized", &O::prioritized, "draw steps by their errors");
+  schema.field("double_estimate", &O::double_estimate,
+               "let the trained network choose the action that the other one judges");
   schema.field("capacity", &O::capacity, "steps in the replay buffer").at_least(1);
   schema.field("warm_up", &O::warm_up, "random steps before the first update").at_least(1);
   schema.field("exploration", &O::exploration, "steps until random actions are as rare as they become").at_least(1);
@@ -82,8 +84,10 @@ levin::StepOutput Dqn::training_step(const levin::Batch& batch, int64_t /*batch_
   {
     const torch::NoGradGuard no_grad;
     const auto& next = batch["next_observation"];
-    const auto best = values_(next).argmax(1, true);
-    goal = batch["reward"] + batch["discount"] * target_(next).gather(1, best).squeeze(1);
+    const auto worth = target_(next);
+    const auto best =
+        options_.double_estimate ? worth.gather(1, values_(next).argmax(1, true)).squeeze(1) : worth.amax(1);
+    goal = batch["reward"] + batch["discount"] * best;
   }
   auto loss = torch::nn::functional::smooth_l1_loss(
       value, goal, torch::nn::functional::SmoothL1LossFuncOptions().reduction(torch::kNone));

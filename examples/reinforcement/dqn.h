@@ -20,6 +20,7 @@ struct DqnOptions {
   double discount = 0.99;
   int64_t n_step = 3;
   bool prioritized = false;
+  bool double_estimate = true;
   int64_t capacity = 50'000;
   int64_t warm_up = 1000;
   int64_t exploration = 10'000;
@@ -31,8 +32,8 @@ struct DqnOptions {
 };
 
 /// Learns what each action is worth from a replay buffer (Mnih et al.: "Human-level control through deep reinforcement
-/// learning", 2015), with the double estimate of van Hasselt et al. (2016). Behind every update it takes one step in
-/// each environment.
+/// learning", 2015), with the double estimate of van Hasselt et al. (2016) if wanted. Behind every update it takes one
+/// step in each environment.
 class Dqn : public levin::Module {
  public:
   using Options = DqnOptions;

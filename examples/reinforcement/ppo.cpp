@@ -28,6 +28,24 @@ void make_orthogonal(levin::Sequential& network, double last_gain) {
   torch::nn::init::orthogonal_(last, last_gain);
 }
 
+/// Several passes over the data in an epoch, each in an order of its own.
+class Passes : public levin::data::Sampler {
+ public:
+  explicit Passes(int64_t count) : count_(count) {}
+  std::vector<int64_t> order(int64_t dataset_size, uint64_t seed, int64_t epoch) const override {
+    std::vector<int64_t> all;
+    for (int64_t pass = 0; pass < count_; ++pass) {
+      const auto one = levin::data::RandomSampler().order(dataset_size, seed, epoch * count_ + pass);
+      all.insert(all.end(), one.begin(), one.end());
+    }
+    return all;
+  }
+  int64_t length(int64_t dataset_size) const override { return count_ * dataset_size; }
+
+ private:
+  int64_t count_;
+};
+
 }  // namespace
 
 void PpoOptions::describe(levin::Schema<PpoOptions>& schema) {
@@ -68,7 +86,8 @@ Ppo::Ppo(const Options& options)
 
 levin::DataLoader Ppo::train_dataloader() {
   return levin::DataLoader(std::make_shared<levin::data::TensorDataset>(played_),
-                           {.batch_size = options_.batch_size, .shuffle = true, .drop_last = true});
+                           {.batch_size = options_.batch_size, .drop_last = true},
+                           std::make_shared<Passes>(options_.passes));
 }
 
 std::pair<torch::Tensor, torch::Tensor> Ppo::judge(const torch::Tensor& observation, const torch::Tensor& action) {
@@ -131,9 +150,7 @@ void Ppo::play() {
   played_["advantage"].copy_((advantage - advantage.mean()) / (advantage.std() + 1e-8));
 }
 
-void Ppo::on_train_epoch_start() {
-  if (trainer().current_epoch() % options_.passes == 0) play();
-}
+void Ppo::on_train_epoch_start() { play(); }
 
 levin::StepOutput Ppo::training_step(const levin::Batch& batch, int64_t /*batch_idx*/) {
   const auto& observation = batch["observation"];

@@ -30,8 +30,8 @@ struct PpoOptions {
 };
 
 /// Improves a policy by what its last episodes brought (Schulman et al.: "Proximal policy optimization algorithms",
-/// 2017), with generalised advantages (2016). An epoch is one pass over the steps it has played; new ones are played
-/// before every `passes`-th. Actions are chosen from, or a number drawn from a normal distribution.
+/// 2017), with generalised advantages (2016). Steps are played when an epoch begins, which is `passes` passes over
+/// them. Actions are chosen from, or a number drawn from a normal distribution.
 class Ppo : public levin::Module {
  public:
   using Options = PpoOptions;
