@@ -74,15 +74,21 @@ class Planner {
 
   /// What backward needs beside activations when a rank holds most.
   void add_backward(PlanRow& row, int64_t batch) const {
-    if (row.stage == 3 && !row.checkpoints) {
-      const UnitPass all{.parts = needs_.step,
-                         .always_whole = whole_parameters(needs_.outside) + whole_gradients(needs_.outside)};
+    row.backward = beyond_activations(batch);
+    if (row.stage == 3) {
+      UnitPass all{.parts = needs_.step,
+                   .always_whole = whole_parameters(needs_.outside) + whole_gradients(needs_.outside),
+                   .elsewhere = -needs_.activations.weight_copies};
+      if (row.checkpoints) {
+        const int64_t kept = saved_by(needs_.kept, row, batch);
+        all.elsewhere = kept + row.backward;
+        all.recomputed = row.activations - kept;
+      }
       const Moment most = most_in_units(all, batch, row.shard);
       row.gathered = most.gathered;
-      row.backward = most.step - needs_.activations.weight_copies - row.activations;
+      row.backward = most.step - row.activations;
       return;
     }
-    row.backward = beyond_activations(batch);
     // Without others to average them with, gradients are freed after the forward and come one by one.
     if (row.devices() == 1 && needs_.micro_batches == 1)
       row.backward = most_with_new_gradients(row, batch) - row.gradients - row.activations;
@@ -126,8 +132,10 @@ class Planner {
   /// A backward over units that gather their parameters.
   struct UnitPass {
     std::span<const StepPart> parts;
-    int64_t always_whole = 0;      ///< bytes of parameters and gradients in no unit
-    int64_t elsewhere = 0;         ///< bytes beside what the parts say; below 0: less
+    int64_t always_whole = 0;  ///< bytes of parameters and gradients in no unit
+    int64_t elsewhere = 0;     ///< bytes beside what the parts say; below 0: less
+    /// Bytes of a unit that is recomputed. The parts were measured without: what they say counts from a unit's first.
+    std::optional<int64_t> recomputed = std::nullopt;
     bool gathers_at_once = false;  ///< all units whose gradients are to come
   };
   Moment most_in_units(const UnitPass& pass, int64_t batch, int64_t ranks) const {
@@ -149,13 +157,17 @@ class Planner {
       for (const size_t unit : units) bytes += parameters(unit);
       return bytes;
     };
-    const auto in_step = [&](const BatchBytes& bytes) {
-      return std::max<int64_t>(0, bytes.at(batch) + pass.elsewhere);
+    int64_t at_first = 0;
+    const auto in_step = [&](const StepPart& part, const BatchBytes& bytes) {
+      int64_t of_part = bytes.at(batch);
+      if (pass.recomputed) of_part = part.unit ? *pass.recomputed + of_part - at_first : 0;
+      return std::max<int64_t>(0, of_part + pass.elsewhere);
     };
     Moment most;
     std::optional<size_t> under_way;  // the unit whose gradients come
     std::optional<size_t> reduced;    // and the one before it
     for (size_t i = 0; i < parts.size(); ++i) {
+      if (i == 0 || parts[i].unit != parts[i - 1].unit) at_first = parts[i].most.at(batch);
       // The unit that runs, and the one gathered ahead of it.
       const std::optional<size_t> runs = unit_from(i, std::nullopt);
       const int64_t units = pass.always_whole +
@@ -163,11 +175,11 @@ class Planner {
       if (runs && runs != under_way) reduced = std::exchange(under_way, std::nullopt);
       // What is reduced has a place of its own for this rank's part.
       const int64_t on_their_way = gradients(reduced) + divided(gradients(reduced), ranks);
-      Moment now{.step = in_step(parts[i].most), .gathered = units + gradients(under_way) + on_their_way};
+      Moment now{.step = in_step(parts[i], parts[i].most), .gathered = units + gradients(under_way) + on_their_way};
       if (now.all() > most.all()) most = now;
       if (!parts[i].unit) continue;
       under_way = parts[i].unit;
-      now = {.step = in_step(parts[i].at_end), .gathered = units + gradients(under_way) + on_their_way};
+      now = {.step = in_step(parts[i], parts[i].at_end), .gathered = units + gradients(under_way) + on_their_way};
       if (now.all() > most.all()) most = now;
     }
     return most;
@@ -456,15 +468,16 @@ class Planner {
     return bytes;
   }
 
+  /// Whole parameters of ranks along shard have the type that autocast would convert them to.
+  static int64_t saved_by(const ActivationNeeds& needs, const PlanRow& row, int64_t batch) {
+    return needs.bytes.at(batch) - (row.shard == 1 ? 0 : needs.weight_copies);
+  }
+
   int64_t activations(const PlanRow& row, int64_t batch) const {
-    // Whole parameters of ranks along shard have the type that autocast would convert them to.
-    const auto of = [&](const ActivationNeeds& needs) {
-      return needs.bytes.at(batch) - (row.shard == 1 ? 0 : needs.weight_copies);
-    };
-    if (!row.checkpoints) return of(needs_.activations);
+    if (!row.checkpoints) return saved_by(needs_.activations, row, batch);
     int64_t inside = 0;
-    for (const ActivationNeeds& unit : needs_.inside) inside = std::max(inside, of(unit));
-    return of(needs_.kept) + inside;
+    for (const ActivationNeeds& unit : needs_.inside) inside = std::max(inside, saved_by(unit, row, batch));
+    return saved_by(needs_.kept, row, batch) + inside;
   }
 
   int64_t largest_batch(const PlanRow& row) const {
