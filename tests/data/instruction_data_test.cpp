@@ -341,7 +341,8 @@ TEST_F(InstructionDataTest, EveryMistakeIsOneMessage) {
   EXPECT_THAT(message_of([] { make<InstructionData>({.files = {"x"}}); }), HasSubstr("data.tokenizer is not set"));
   std::filesystem::remove(folder_.path("tokenizer_config.json"));
   EXPECT_THAT(error(options(documents_of({3}))), HasSubstr("has no tokenizer_config.json with an eos_token"));
-  EXPECT_THAT(error(options({kChat})), HasSubstr("has no chat template"));
+  EXPECT_THAT(error(options({kChat})),
+              AllOf(HasSubstr("has no chat template"), HasSubstr("hint: `chat_template`, one of")));
 }
 
 }  // namespace

@@ -333,7 +333,7 @@ ChatTemplate ChatTemplate::recognise(std::string_view jinja, const ChatTokens& t
     }
   }
   throw Error("data", fmt::format("{}: the chat template is none that is known here; it has {}; valid: those of {}; "
-                                  "hint: `template` names the one to use",
+                                  "hint: `chat_template` names the one to use",
                                   place, tokens_in(jinja), join(names())));
 }
 
@@ -352,7 +352,7 @@ ChatTemplate ChatTemplate::of_folder(const std::string& folder) {
   if (FileSystem::current().exists(path))
     if (const auto text = template_in(read_json(path))) return recognise(*text, tokens, path);
   throw Error("data", fmt::format("{} has no chat template, neither chat_template.jinja nor in tokenizer_config.json; "
-                                  "hint: `template`, one of {}, or none for prompts and answers as they are",
+                                  "hint: `chat_template`, one of {}, or none for prompts and answers as they are",
                                   folder, join(names())));
 }
 
