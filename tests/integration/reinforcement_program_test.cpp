@@ -93,6 +93,7 @@ INSTANTIATE_TEST_SUITE_P(
     All, ReinforcementProgram,
     ::testing::Values(
         LearnerCase{"Dqn", "cart_pole_dqn.yaml", {"--model.warm_up=200"}},
+        LearnerCase{"PlainDqn", "cart_pole_dqn.yaml", {"--model.warm_up=200", "--model.double_estimate=false"}},
         LearnerCase{"PrioritizedDqn", "cart_pole_dqn.yaml", {"--model.warm_up=200", "--model.prioritized=true"}},
         LearnerCase{"Ppo", "cart_pole_ppo.yaml", {"--model.steps=64"}},
         LearnerCase{"ContinuousPpo", "pendulum_ppo.yaml", {"--model.steps=64"}},

@@ -49,7 +49,7 @@ TEST(SkipInitialization, ScopesNestAndAreOfOneThread) {
   EXPECT_TRUE(of_thread.equal(expected));
 }
 
-/// With gradients, other types and a generator of one's own, as without the kernels.
+/// Outside of a scope LibTorch draws: in float64, from a given generator, and in a graph of autograd.
 TEST(SkipInitialization, DrawsGoOnBeyondIt) {
   { const SkipInitialization skip; }
   const auto generator = at::detail::createCPUGenerator(3);
