@@ -3,6 +3,7 @@
 #include <levin/core/base/error.h>
 #include <levin/core/nn/cut_sequence.h>
 #include <levin/core/nn/transformer/attention_mask.h>
+#include <levin/core/nn/transformer/document_attention.h>
 #include <levin/core/nn/transformer/key_value_cache.h>
 #include <levin/core/nn/transformer/linear_layer.h>
 #include <levin/core/nn/transformer/token_kernels.h>
@@ -118,6 +119,13 @@ at::Tensor AttentionBase::forward(const at::Tensor& x, const AttentionInputs& in
     mask = std::move(attended.mask);
     is_causal = attended.is_causal;
   } else {
+    const bool drops = is_training() && options_.dropout > 0;
+    if (positions.dim() == 2 && options_.causal && !drops && !inputs.mask.defined() &&
+        detail::fits_document_attention(queries, keys, values, positions))
+      return o_proj(
+          detail::document_attention(queries, keys, values, positions, options_.sliding_window, options_.scale)
+              .transpose(1, 2)
+              .flatten(2));
     const AttentionReach reach{options_.causal, options_.sliding_window};
     const bool has_window = options_.sliding_window > 0 && options_.sliding_window < full_sequence_length(x);
     if (positions.dim() == 2)

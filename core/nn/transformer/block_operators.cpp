@@ -315,15 +315,18 @@ struct RotateFunction : torch::autograd::Function<RotateFunction> {
 
 }  // namespace
 
+bool is_followed_by_no_one(const at::Tensor& tensor) {
+  return tensor.device().is_cpu() && tensor.layout() == at::kStrided && tensor.numel() > 0 && !tensor.is_neg() &&
+         !levin::detail::has_behaviour_key(tensor) && !at::isTensorSubclassLike(tensor) &&
+         !tensor._fw_grad(/*level=*/0).defined() && !torch::jit::tracer::isTracing();
+}
+
 bool fits_block_operators(const at::Tensor& x, const at::Tensor& other) {
-  const auto is_plain = [](const at::Tensor& tensor) {
-    return !tensor.defined() ||
-           (tensor.device().is_cpu() && tensor.layout() == at::kStrided && tensor.numel() > 0 && !tensor.is_neg() &&
-            (tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kBFloat16) &&
-            !levin::detail::has_behaviour_key(tensor) && !at::isTensorSubclassLike(tensor) &&
-            !tensor._fw_grad(/*level=*/0).defined());
+  const auto fits = [](const at::Tensor& tensor) {
+    return !tensor.defined() || ((tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kBFloat16) &&
+                                 is_followed_by_no_one(tensor));
   };
-  return is_plain(x) && is_plain(other) && !torch::jit::tracer::isTracing();
+  return fits(x) && fits(other);
 }
 
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, bool weight_is_offset) {

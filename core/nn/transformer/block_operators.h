@@ -9,8 +9,11 @@
 /// on CPUs; sums are float32.
 namespace levin::nn::detail {
 
-/// Whether tensors fit the operators below: on the CPU, of types that they know, and seen by no one who follows
-/// operators of LibTorch (a weight that is cut, tracing). `other` may be undefined.
+/// Whether a tensor of values on the CPU is seen by no one who follows operators of LibTorch (a weight that is cut,
+/// tracing), so that an operator of Levin's own may take it.
+bool is_followed_by_no_one(const at::Tensor& tensor);
+
+/// Whether tensors fit the operators below: of types that they know, and followed by no one. `other` may be undefined.
 bool fits_block_operators(const at::Tensor& x, const at::Tensor& other);
 
 /// As at::rms_norm over the last dimension with this weight, [size] or undefined, or with weight + 1.

@@ -1,7 +1,11 @@
 // Operators of a block, against LibTorch's: values, gradients, and where LibTorch's are taken.
 
+#include <levin/core/nn/flop_counter.h>
+#include <levin/core/nn/transformer/attention.h>
+#include <levin/core/nn/transformer/attention_mask.h>
 #include <levin/core/nn/transformer/block_kernels.h>
 #include <levin/core/nn/transformer/block_operators.h>
+#include <levin/core/nn/transformer/document_attention.h>
 #include <levin/core/nn/transformer/mlp.h>
 #include <levin/core/nn/transformer/rms_norm.h>
 #include <levin/core/nn/transformer/rotary_embedding.h>
@@ -38,7 +42,7 @@ Results run(const std::vector<at::Tensor>& inputs,
 void expect_near(const at::Tensor& got, const at::Tensor& expected, const char* what) {
   ASSERT_EQ(got.sizes(), expected.sizes()) << what;
   ASSERT_EQ(got.scalar_type(), expected.scalar_type()) << what;
-  const double tolerance = got.scalar_type() == at::kFloat ? 2e-6 : 2e-2;
+  const double tolerance = got.scalar_type() == at::kDouble ? 1e-12 : got.scalar_type() == at::kFloat ? 2e-6 : 2e-2;
   const double largest = expected.to(at::kDouble).abs().max().item<double>();
   EXPECT_LE((got.to(at::kDouble) - expected.to(at::kDouble)).abs().max().item<double>(), tolerance * (1 + largest))
       << what;
@@ -70,6 +74,76 @@ TEST(BlockOperators, RmsNormIsLibTorchs) {
           expect_near(run({x}, [](const auto& in) { return rms_norm(in[0], {}, 1e-6, false); }),
                       run({x}, [&](const auto& in) { return at::rms_norm(in[0], {size}, {}, 1e-6); }));
         }
+}
+
+/// Two rows: documents of 5, 1 and 7 tokens and padding behind them; padding, a document of 9, one that begins at 3.
+at::Tensor positions_of_documents() {
+  return torch::tensor(
+      {{0, 1, 2, 3, 4, 0, 0, 1, 2, 3, 4, 5, 6, -1, -1}, {-1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 3, 4, 5, 6, 7}});
+}
+
+TEST(BlockOperators, DocumentAttentionIsThatOfAMask) {
+  torch::manual_seed(1);
+  const at::Tensor positions = positions_of_documents();
+  for (const auto type : {at::kFloat, at::kBFloat16, at::kDouble})
+    for (const int64_t key_heads : {1, 2, 4})
+      for (const int64_t window : {0, 3, 40})
+        for (const bool by_token : {false, true}) {
+          SCOPED_TRACE(fmt::format("{} key heads, window {}, by token {}", key_heads, window, by_token));
+          const auto random = [&](int64_t heads) {
+            // As a module has them: a view of [N, T, heads, D].
+            return by_token ? torch::randn({2, 15, heads, 8}).to(type).transpose(1, 2)
+                            : torch::randn({2, heads, 15, 8}).to(type);
+          };
+          const std::vector<at::Tensor> in{random(4), random(key_heads), random(key_heads)};
+          const auto own = [&](const auto& of) {
+            EXPECT_TRUE(fits_document_attention(of[0], of[1], of[2], positions));
+            return document_attention(of[0], of[1], of[2], positions, window, 0.3);
+          };
+          const auto masked = [&](const auto& of) {
+            return at::scaled_dot_product_attention(
+                of[0], of[1], of[2], self_mask(positions, {.causal = true, .sliding_window = window}), 0, false, 0.3,
+                /*enable_gqa=*/true);
+          };
+          expect_near(run(in, own), run(in, masked));
+        }
+}
+
+TEST(BlockOperators, DocumentAttentionHasSecondDerivatives) {
+  torch::manual_seed(1);
+  const at::Tensor positions = positions_of_documents();
+  const auto second = [&](const auto& attend) {
+    torch::manual_seed(2);
+    const at::Tensor queries = torch::randn({2, 2, 15, 4}, at::kDouble).requires_grad_();
+    const at::Tensor keys = torch::randn({2, 1, 15, 4}, at::kDouble).requires_grad_();
+    const at::Tensor values = torch::randn({2, 1, 15, 4}, at::kDouble).requires_grad_();
+    const auto first = torch::autograd::grad({attend(queries, keys, values).pow(2).sum()}, {queries, values}, {}, true,
+                                             /*create_graph=*/true);
+    return torch::autograd::grad({first[0].pow(2).sum() + first[1].pow(2).sum()}, {queries, keys, values});
+  };
+  const auto own = second([&](const auto& queries, const auto& keys, const auto& values) {
+    return document_attention(queries, keys, values, positions, 4, {});
+  });
+  const auto masked = second([&](const auto& queries, const auto& keys, const auto& values) {
+    const at::Tensor reached = self_mask(positions, {.causal = true, .sliding_window = 4});
+    const at::Tensor scores = queries.matmul(keys.transpose(2, 3)) / 2;
+    return scores.masked_fill(reached.logical_not(), -INFINITY).softmax(-1).matmul(values);
+  });
+  for (size_t i = 0; i < own.size(); ++i) EXPECT_LT((own[i] - masked[i]).abs().max().item<double>(), 1e-10) << i;
+}
+
+TEST(BlockOperators, PackedRowsCostTheirDocuments) {
+  torch::manual_seed(1);
+  Attention attention(AttentionOptions{.width = 8, .heads = 2, .causal = true});
+  const auto flops = [&](const AttentionInputs& inputs) {
+    const FlopCounter counter;
+    attention(torch::randn({2, 15, 8}), inputs).sum().backward();
+    return counter.count().executed;
+  };
+  const int64_t products = flops({.mask = torch::ones({15, 15}, at::kBool)}) - 2 * 2 * 15 * 15 * 4 * 2 * (2 + 5);
+  // Forward two products of the scores' shape, backward five, of 2 heads with 4 features each.
+  const int64_t scores = 5 * 5 + 1 + 7 * 7 + 9 * 9 + 5 * 5;
+  EXPECT_EQ(flops({.positions = positions_of_documents()}), products + 2 * scores * 4 * 2 * (2 + 5));
 }
 
 TEST(BlockOperators, SiluMultiplyIsLibTorchs) {
