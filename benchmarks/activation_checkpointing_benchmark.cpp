@@ -1,12 +1,15 @@
 /// What activation checkpointing gives and costs: training steps of a transformer of 12 blocks on one thread, each
-/// block recomputed in backward, all of it or but for chosen operators, in turn with plain steps on the same model.
+/// block recomputed in backward, all of it or but for chosen operators or within a budget, in turn with plain steps on
+/// the same model.
 /// Prints the peak of memory that a step needs beyond parameters, gradients and optimizer state, the median time a
 /// step, and the median of the ratios round by round.
 ///
 ///   build/bin/activation_checkpointing_benchmark [rounds] [dropout]
+///   PYTHON benchmarks/peers/selective_checkpointing.py [rounds]       the same with PyTorch's selective checkpointing
 
 #include <levin/core/devices/accounting_allocator.h>
 #include "measure.h"
+#include "run_in_turns.h"
 #include "transformer.h"
 
 #include <levin/levin.h>
@@ -20,13 +23,11 @@
 namespace {
 
 using levin::AccountingAllocator;
-using levin::benchmarks::Clock;
 using levin::benchmarks::kBatch;
 using levin::benchmarks::kLength;
 using levin::benchmarks::kVocabulary;
 using levin::benchmarks::kWidth;
 using levin::benchmarks::median;
-using levin::benchmarks::seconds_since;
 using levin::benchmarks::Transformer;
 
 constexpr int64_t kBlocks = 12;
@@ -61,16 +62,22 @@ int main(int argc, char** argv) {
         {"checkpointed", {.units = {"Block"}}},
         {"keep attention", {.units = {"Block"}, .keep = {"scaled_dot_product_attention"}}},
         {"keep products", {.units = {"Block"}, .keep = {"linear"}}},
-        {"keep both", {.units = {"Block"}, .keep = {"linear", "scaled_dot_product_attention"}}}};
+        {"keep both", {.units = {"Block"}, .keep = {"linear", "scaled_dot_product_attention"}}},
+        {"budget 0.25", {.units = {"Block"}, .budget = {.share = 0.25}}},
+        {"budget 0.4", {.units = {"Block"}, .budget = {.share = 0.4}}},
+        {"budget 0.6", {.units = {"Block"}, .budget = {.share = 0.6}}},
+        {"budget 0.8", {.units = {"Block"}, .budget = {.share = 0.8}}}};
     const auto run = [&](const Variant& variant) {
       const levin::ActivationCheckpointing checkpointing(*model, variant.options);
+      // A budget chooses after two steps.
+      for (int i = 0; variant.options.budget.is_set() && i < 2; ++i) model->loss(inputs, targets).backward();
       optimizer.zero_grad(/*set_to_none=*/false);
       Step step{};
       step.peak_bytes = AccountingAllocator::of_all_threads().peak_of([&] {
-        const auto started = Clock::now();
+        const double started = levin::benchmarks::processor_seconds();
         model->loss(inputs, targets).backward();
         optimizer.step();
-        step.seconds = seconds_since(started);
+        step.seconds = levin::benchmarks::processor_seconds() - started;
       });
       return step;
     };

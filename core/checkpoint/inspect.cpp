@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/flat_config.h>
+#include <levin/core/base/memory_size.h>
 #include <levin/core/base/state.h>
 #include <levin/core/checkpoint/checkpoint.h>
 #include <levin/core/checkpoint/checkpoint_files.h>
@@ -207,15 +208,6 @@ CheckpointDifference diff_checkpoints(const std::string& a, const std::string& b
       compare(path, *in_first->second, *in_second->second, result);
   }
   return result;
-}
-
-std::string size_text(uint64_t bytes) {
-  constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB"};
-  if (bytes < 1024) return fmt::format("{} B", bytes);
-  double value = static_cast<double>(bytes) / 1024;
-  size_t unit = 0;
-  for (; value >= 1024 && unit + 1 < std::size(kUnits); ++unit) value /= 1024;
-  return fmt::format("{:.1f} {}", value, kUnits[unit]);
 }
 
 std::string table_text(const std::vector<std::vector<std::string>>& rows) {

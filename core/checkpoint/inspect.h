@@ -24,9 +24,6 @@ struct CheckpointDifference {
 /// the two is not whole.
 CheckpointDifference diff_checkpoints(const std::string& a, const std::string& b);
 
-/// Returns a size in words: "1.5 MiB".
-std::string size_text(uint64_t bytes);
-
 /// Lays out rows in aligned columns, each line indented by two spaces; the first row is the heading.
 std::string table_text(const std::vector<std::vector<std::string>>& rows);
 

@@ -1,5 +1,6 @@
 #include <levin/core/interchange/describe_weights.h>
 
+#include <levin/core/base/memory_size.h>
 #include <levin/core/checkpoint/state_path.h>
 #include <levin/core/interchange/lightning.h>
 #include <levin/core/interchange/torch_file.h>

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,12 +17,28 @@ namespace levin {
 class Unit;
 class UnitRunner;
 
+/// How much checkpointed units may leave for backward: `6GiB`, bytes, or a share such as `0.4` of what they leave when
+/// they are not checkpointed; null: unset.
+struct ActivationBudgetSize {
+  std::optional<int64_t> bytes = {};
+  std::optional<double> share = {};
+  bool is_set() const { return bytes || share; }
+};
+
+template <>
+struct ConfigCodec<ActivationBudgetSize> {
+  static std::string type_name() { return "size such as 6GiB, share such as 0.4, or null"; }
+  static ActivationBudgetSize parse(const Config& node, const std::string& path);
+  static Config dump(const ActivationBudgetSize& value);
+};
+
 /// Units that are recomputed in backward; none by default. In YAML a list of patterns, or a mapping.
 struct ActivationCheckpointingOptions {
   std::vector<std::string> units = {};  ///< types and dotted paths; `*` stands for any characters
   int64_t every = 1;
   bool offload = false;                ///< inputs on CUDA wait in pinned host memory
   std::vector<std::string> keep = {};  ///< operators whose results are kept; see OperatorChoice
+  ActivationBudgetSize budget = {};    ///< results are kept as far as it goes; see ActivationBudget
   static void describe(Schema<ActivationCheckpointingOptions>& schema);
 };
 

@@ -5,6 +5,7 @@
 #include <levin/core/base/recording.h>
 #include <levin/core/base/thread_generator.h>
 #include <levin/core/base/weight_cast_scope.h>
+#include <levin/core/nn/activation_budget.h>
 #include <levin/core/nn/forward_context.h>
 #include <levin/core/nn/kept_results.h>
 #include <levin/core/nn/saved_tensor_scope.h>
@@ -191,8 +192,9 @@ class RecomputeScope {
 /// One call from its forward until backward has used all that its operations saved.
 class CheckpointedCall : public std::enable_shared_from_this<CheckpointedCall> {
  public:
-  CheckpointedCall(const UnitCall& call, std::string name, bool offload, std::shared_ptr<const OperatorChoice> keep)
-      : name_(std::move(name)), call_(call.copy()), choice_(std::move(keep)) {
+  CheckpointedCall(const UnitCall& call, std::string name, bool offload, std::shared_ptr<const ResultChoice> keep,
+                   std::shared_ptr<MeasuredForward> meter)
+      : name_(std::move(name)), call_(call.copy()), choice_(std::move(keep)), meter_(std::move(meter)) {
     if (choice_ != nullptr) kept_.emplace(choice_);
     // A replay would give the second forward other random numbers than the first.
     refuse_while_recording("activation checkpointing", "leave out graph or activation_checkpointing");
@@ -202,6 +204,7 @@ class CheckpointedCall : public std::enable_shared_from_this<CheckpointedCall> {
           std::find(devices.begin(), devices.end(), argument.device()) == devices.end())
         devices.push_back(argument.device());
       inputs_.emplace_back(argument, offload);
+      if (meter_ != nullptr && argument.defined() && !(offload && !argument.is_cpu())) meter_->take_input(argument);
       argument = at::Tensor();
     });
     surroundings_.emplace(devices);
@@ -210,9 +213,16 @@ class CheckpointedCall : public std::enable_shared_from_this<CheckpointedCall> {
   /// Runs the forward, dropping what it saves.
   void run(UnitCall& call) {
     Dropping scope(shared_from_this());
-    if (!kept_) return call.run();
-    const auto keeping = kept_->keep();
-    call.run();
+    if (kept_) {
+      const auto keeping = kept_->keep();
+      return call.run();
+    }
+    if (meter_ == nullptr) return call.run();
+    {
+      const auto watching = meter_->watch();
+      call.run();
+    }
+    meter_->finish();
   }
 
  private:
@@ -305,6 +315,7 @@ class CheckpointedCall : public std::enable_shared_from_this<CheckpointedCall> {
   size_t add_slot(const at::Tensor& tensor) {
     const std::lock_guard lock(mutex_);
     slots_.push_back(make_slot(tensor));
+    if (meter_ != nullptr && !slots_.back().parameter_version) meter_->save(tensor);
     return slots_.size() - 1;
   }
 
@@ -328,6 +339,7 @@ class CheckpointedCall : public std::enable_shared_from_this<CheckpointedCall> {
   }
 
   void recompute() {
+    if (meter_ != nullptr) std::exchange(meter_, nullptr)->begin_backward();
     const RecomputeScope recomputing;
     const Surroundings::Scope surroundings(*surroundings_);
     const std::unique_ptr<UnitCall> again = call_->copy();
@@ -361,7 +373,7 @@ class CheckpointedCall : public std::enable_shared_from_this<CheckpointedCall> {
 
   void run_again(UnitCall& again) {
     if (!kept_) return again.run();
-    choice_->warn_of_unmet();
+    choice_->begin_second_forward();
     const auto giving = kept_->give(/*for_good=*/!torch::autograd::get_current_graph_task_keep_graph());
     again.run();
   }
@@ -390,7 +402,8 @@ class CheckpointedCall : public std::enable_shared_from_this<CheckpointedCall> {
   std::string name_;
   std::unique_ptr<UnitCall> call_;  ///< without the tensors among its arguments
   std::vector<SavedInput> inputs_;
-  std::shared_ptr<const OperatorChoice> choice_;
+  std::shared_ptr<const ResultChoice> choice_;
+  std::shared_ptr<MeasuredForward> meter_;
   std::optional<KeptResults> kept_;
   std::optional<Surroundings> surroundings_;
   std::vector<Slot> slots_;
@@ -403,10 +416,10 @@ class CheckpointedCall : public std::enable_shared_from_this<CheckpointedCall> {
 
 bool is_recomputing() { return recomputations > 0; }
 
-void run_checkpointed(UnitCall& call, const std::string& name, bool offload,
-                      std::shared_ptr<const OperatorChoice> keep) {
+void run_checkpointed(UnitCall& call, const std::string& name, bool offload, std::shared_ptr<const ResultChoice> keep,
+                      std::shared_ptr<MeasuredForward> meter) {
   if (!c10::GradMode::is_enabled()) return call.run();
-  std::make_shared<CheckpointedCall>(call, name, offload, std::move(keep))->run(call);
+  std::make_shared<CheckpointedCall>(call, name, offload, std::move(keep), std::move(meter))->run(call);
 }
 
 }  // namespace levin

@@ -7,7 +7,8 @@
 
 namespace levin {
 
-class OperatorChoice;
+class MeasuredForward;
+class ResultChoice;
 
 /// Runs a call so that autograd keeps its inputs only: what the operations in it save for backward is dropped, and
 /// computed again when backward first asks for it, by running the forward once more. What was recomputed goes as soon
@@ -20,14 +21,15 @@ class OperatorChoice;
 /// afterwards. Calls inside a checkpointed call may be checkpointed too. Where no gradients are recorded, the call just
 /// runs.
 ///
-/// `keep`: operators whose results are kept, and taken by the second run; nullptr: none. What they keep goes with what
-/// is recomputed.
+/// `keep`: which results are kept, and taken by the second run; nullptr: none. What they keep goes with what is
+/// recomputed. `meter` watches the first run; nullptr: nobody does.
 ///
 /// Backward throws levin::Error when an input, or a parameter that an operation saved, was modified in place since, and
 /// when the forward does not save the same tensors again. `name` is what these messages call it. `offload`: inputs on
 /// CUDA wait in pinned memory of the host.
 void run_checkpointed(UnitCall& call, const std::string& name, bool offload,
-                      std::shared_ptr<const OperatorChoice> keep = nullptr);
+                      std::shared_ptr<const ResultChoice> keep = nullptr,
+                      std::shared_ptr<MeasuredForward> meter = nullptr);
 
 /// Whether the calling thread runs such a forward again for backward.
 bool is_recomputing();

@@ -25,7 +25,9 @@ const std::map<std::string, std::vector<std::string>>& composed_operators() {
   static const std::vector<std::string> products = {"aten::mm",      "aten::addmm", "aten::bmm",
                                                     "aten::baddbmm", "aten::mv",    "aten::linear"};
   static const std::map<std::string, std::vector<std::string>> all = {
-      {"linear", products}, {"matmul", products}, {"scaled_dot_product_attention", {"aten::_scaled_dot_product_*"}}};
+      {"linear", products},
+      {"matmul", products},
+      {"scaled_dot_product_attention", {"aten::_scaled_dot_product_*", "levin::document_attention"}}};
   return all;
 }
 
@@ -36,13 +38,6 @@ std::vector<std::string> names_of_operators() {
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames())
     names.insert(name.name.starts_with(kNamespace) ? name.name.substr(kNamespace.size()) : name.name);
   return {names.begin(), names.end()};
-}
-
-/// Whether its results are its own: no views of arguments, and no arguments that it wrote to.
-bool gives_new_tensors(const c10::FunctionSchema& schema) {
-  const auto has_alias = [](const c10::Argument& argument) { return argument.alias_info() != nullptr; };
-  return std::none_of(schema.arguments().begin(), schema.arguments().end(), has_alias) &&
-         std::none_of(schema.returns().begin(), schema.returns().end(), has_alias);
 }
 
 std::string full_name(const std::string& name) { return name.find("::") == std::string::npos ? "aten::" + name : name; }
@@ -82,6 +77,12 @@ void set_random_state(const std::optional<at::Device>& device, const at::Tensor&
 
 }  // namespace
 
+bool gives_new_tensors(const c10::FunctionSchema& schema) {
+  const auto has_alias = [](const c10::Argument& argument) { return argument.alias_info() != nullptr; };
+  return std::none_of(schema.arguments().begin(), schema.arguments().end(), has_alias) &&
+         std::none_of(schema.returns().begin(), schema.returns().end(), has_alias);
+}
+
 OperatorChoice::OperatorChoice(const std::vector<std::string>& names, const std::string& option) {
   static const std::vector<std::string> usual = {"linear", "matmul", "scaled_dot_product_attention"};
   if (names.empty()) return;
@@ -110,7 +111,7 @@ OperatorChoice::OperatorChoice(const std::vector<std::string>& names, const std:
   }
 }
 
-bool OperatorChoice::contains(const c10::OperatorHandle& op) const {
+bool OperatorChoice::contains(const c10::OperatorHandle& op, size_t /*index*/) const {
   const std::string& name = op.schema().name();
   bool found = false;
   for (const auto& entry : names_)
@@ -125,7 +126,7 @@ bool OperatorChoice::contains(const c10::OperatorHandle& op) const {
   return found;
 }
 
-void OperatorChoice::warn_of_unmet() const {
+void OperatorChoice::begin_second_forward() const {
   if (has_warned_.exchange(true)) return;
   for (const auto& entry : names_)
     if (!entry->is_met)
@@ -137,6 +138,7 @@ void OperatorChoice::warn_of_unmet() const {
 
 OperatorInterceptor::Scope KeptResults::keep() {
   gives_ = false;
+  index_ = 0;
   return Scope(this);
 }
 
@@ -144,13 +146,18 @@ OperatorInterceptor::Scope KeptResults::give(bool for_good) {
   gives_ = true;
   for_good_ = for_good;
   next_ = 0;
+  index_ = 0;
   return Scope(this);
 }
 
 void KeptResults::call(const c10::OperatorHandle& op, c10::DispatchKeySet after, torch::jit::Stack* stack) {
   const bool hands_over = op.schema().name() == "aten::_unsafe_view";
-  if (!gives_new_tensors(op.schema()) || !choice_->contains(op)) {
+  const bool is_new = gives_new_tensors(op.schema());
+  if (!is_new || !choice_->contains(op, index_++)) {
+    std::optional<Pause> pause;
+    if (is_new && choice_->passes_over_inner()) pause.emplace();
     op.redispatchBoxed(after, stack);
+    pause.reset();
     if (hands_over) leave_kept(stack->back());
     return;
   }

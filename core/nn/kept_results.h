@@ -16,16 +16,31 @@
 
 namespace levin {
 
+/// Which results of a checkpointed forward are kept.
+class ResultChoice {
+ public:
+  virtual ~ResultChoice() = default;
+  /// `index`: how many operators that give new tensors the forward has run before.
+  virtual bool contains(const c10::OperatorHandle& op, size_t index) const = 0;
+  /// Whether operators that another one calls are passed over, so that what is chosen does not change the indices.
+  virtual bool passes_over_inner() const { return false; }
+  /// Called before a second forward.
+  virtual void begin_second_forward() const {}
+};
+
+/// Whether results of an operator can be kept: they are its own, no views of arguments and none that it wrote to.
+bool gives_new_tensors(const c10::FunctionSchema& schema);
+
 /// Operators by name: those of LibTorch (`mm`, `convolution`) and of other libraries (`levin::rms_norm`), and `linear`,
 /// `matmul` and `scaled_dot_product_attention` for all that these become.
-class OperatorChoice {
+class OperatorChoice final : public ResultChoice {
  public:
   /// Throws ConfigError for a name that no operator has. `option`: for the message.
   OperatorChoice(const std::vector<std::string>& names, const std::string& option);
 
-  bool contains(const c10::OperatorHandle& op) const;
+  bool contains(const c10::OperatorHandle& op, size_t index) const override;
   /// Says once of which names `contains` has met no operator so far.
-  void warn_of_unmet() const;
+  void begin_second_forward() const override;
 
  private:
   struct Name {
@@ -42,7 +57,7 @@ class OperatorChoice {
 /// are set to their state after the operator. Operators that write to their arguments or return views always run.
 class KeptResults final : private OperatorInterceptor {
  public:
-  explicit KeptResults(std::shared_ptr<const OperatorChoice> choice) : choice_(std::move(choice)) {}
+  explicit KeptResults(std::shared_ptr<const ResultChoice> choice) : choice_(std::move(choice)) {}
 
   /// Keeps what the chosen operators of this thread return while it lives.
   [[nodiscard]] Scope keep();
@@ -67,9 +82,10 @@ class KeptResults final : private OperatorInterceptor {
   void keep_results(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
   bool give_results(Call& kept, const c10::OperatorHandle& op, torch::jit::Stack& stack) const;
 
-  const std::shared_ptr<const OperatorChoice> choice_;
+  const std::shared_ptr<const ResultChoice> choice_;
   std::vector<Call> calls_;
-  size_t next_ = 0;  ///< to be given
+  size_t next_ = 0;   ///< to be given
+  size_t index_ = 0;  ///< of the next operator that gives new tensors
   bool gives_ = false;
   bool for_good_ = false;
 };

@@ -26,7 +26,6 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
-#include <charconv>
 #include <limits>
 #include <map>
 #include <memory>
@@ -60,31 +59,6 @@ DeviceCounts ConfigCodec<DeviceCounts>::parse(const Config& node, const std::str
 
 Config ConfigCodec<DeviceCounts>::dump(const DeviceCounts& value) {
   return ConfigCodec<std::vector<int64_t>>::dump(value.values);
-}
-
-MemorySize ConfigCodec<MemorySize>::parse(const Config& node, const std::string& path) {
-  static const std::map<std::string, double> kUnits = {
-      {"", 1},      {"B", 1},        {"KB", 1e3},     {"MB", 1e6},     {"GB", 1e9},
-      {"TB", 1e12}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40},
-  };
-  constexpr const char* kExpected = "a size such as 80GiB, 24GB, 512MiB or a number of bytes, above 0";
-  if (node.is_null()) return {};
-  if (!node.is_scalar()) throw_wrong_type(node, path, kExpected);
-  const std::string& text = node.text();
-  double number = 0;
-  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  std::string unit(rest, text.data() + text.size());
-  unit.erase(0, std::min(unit.find_first_not_of(' '), unit.size()));
-  const auto factor = kUnits.find(unit);
-  if (error != std::errc() || factor == kUnits.end()) throw_wrong_type(node, path, kExpected);
-  const double bytes = number * factor->second;
-  if (!(bytes >= 1) || bytes > static_cast<double>(std::numeric_limits<int64_t>::max() / 2))
-    throw_wrong_type(node, path, kExpected);
-  return {static_cast<int64_t>(bytes)};
-}
-
-Config ConfigCodec<MemorySize>::dump(const MemorySize& value) {
-  return ConfigCodec<std::optional<int64_t>>::dump(value.bytes);
 }
 
 void PlanOptions::describe(Schema<PlanOptions>& schema) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <levin/core/base/memory_size.h>
 #include <levin/core/base/schema.h>
 #include <levin/core/interfaces/tuner.h>
 #include <levin/core/options/options.h>
@@ -26,18 +27,6 @@ struct ConfigCodec<DeviceCounts> {
   static std::string type_name() { return "integer, or list of integers"; }
   static DeviceCounts parse(const Config& node, const std::string& path);
   static Config dump(const DeviceCounts& value);
-};
-
-/// Bytes, as a number or with a unit: `80GiB`, `24 GB`, `512MiB`; null: unset.
-struct MemorySize {
-  std::optional<int64_t> bytes = {};
-};
-
-template <>
-struct ConfigCodec<MemorySize> {
-  static std::string type_name() { return "size such as 80GiB, bytes, or null"; }
-  static MemorySize parse(const Config& node, const std::string& path);
-  static Config dump(const MemorySize& value);
 };
 
 /// The section `plan` of a program's configuration.

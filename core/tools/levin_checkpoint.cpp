@@ -1,6 +1,7 @@
 // levin-checkpoint: looks into checkpoints, checks them, compares them and makes one file of many.
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/memory_size.h>
 #include <levin/core/base/utf8.h>
 #include <levin/core/checkpoint/checkpoint.h>
 #include <levin/core/checkpoint/consolidate.h>

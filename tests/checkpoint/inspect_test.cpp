@@ -1,5 +1,6 @@
 #include <levin/core/checkpoint/inspect.h>
 
+#include <levin/core/base/memory_size.h>
 #include <levin/core/checkpoint/checkpoint.h>
 
 #include <ATen/ops/empty.h>

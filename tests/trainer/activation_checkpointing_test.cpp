@@ -166,6 +166,15 @@ TEST(ActivationCheckpointingFit, KeptResultsUnderEveryStrategy) {
   EXPECT_TRUE(testing::identical(plain.weights_and_buffers, fit(two("dp"), keeping).weights_and_buffers));
 }
 
+TEST(ActivationCheckpointingFit, BudgetUnderEveryStrategy) {
+  const ActivationCheckpointingOptions budget = {.units = {"Block"}, .budget = {.share = 0.8}};
+  expect_same_as_plain(quiet(2), budget);
+  for (const char* strategy : {"ddp_threads", "{name: sharded_threads, stage: 3}", "{name: sharded_threads, stage: 1}"})
+    expect_same_as_plain(two(strategy), budget);
+  const Fitted plain = fit(two("dp"), {});
+  EXPECT_TRUE(testing::identical(plain.weights_and_buffers, fit(two("dp"), budget).weights_and_buffers));
+}
+
 TEST(ActivationCheckpointingFit, EveryNth) {
   const int plain = fit(quiet(1), {}).block_runs;
   EXPECT_EQ(fit(quiet(1), {.units = {"Block"}, .every = 2}).block_runs, plain + 2 * plain / 3);
@@ -245,7 +254,7 @@ TEST(ActivationCheckpointingOption, InYaml) {
     return ConfigCodec<ActivationCheckpointingOptions>::dump(options).to_flow();
   };
   EXPECT_EQ(dump({.units = {"Block"}}), "[Block]");
-  EXPECT_EQ(dump(all), "{units: [Block], every: 2, offload: true, keep: []}");
+  EXPECT_EQ(dump(all), "{units: [Block], every: 2, offload: true, keep: [], budget: null}");
   EXPECT_NE(message_of([&] { parse("activation_checkpointing: {every: 2}"); }).find("activation_checkpointing"),
             std::string::npos);
   EXPECT_NE(message_of([&] { parse("activation_checkpointing: {units: [A], every: 0}"); }).find("at least 1"),
