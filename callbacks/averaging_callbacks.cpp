@@ -1,6 +1,7 @@
 #include <levin/callbacks/averaging_callbacks.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/interfaces/averages_weights.h>
 #include <levin/core/interfaces/callback.h>
 #include <levin/core/trainer/trainer.h>
 

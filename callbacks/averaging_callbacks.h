@@ -5,13 +5,7 @@ namespace levin {
 class Callback;
 class Trainer;
 
-/// What a callback also derives from that puts an average in the place of the module's weights.
-class AveragesWeights {
- public:
-  virtual ~AveragesWeights() = default;
-};
-
-/// Whether a callback does so.
+/// Whether a callback is an AveragesWeights.
 bool averages_weights(const Callback& callback);
 /// Throws ConfigError where the trainer has several: each would take another one's average for the weights of training.
 void require_one_average(const Trainer& trainer);

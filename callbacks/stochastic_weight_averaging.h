@@ -3,6 +3,7 @@
 #include <levin/callbacks/averaged_weights.h>
 #include <levin/callbacks/averaging_callbacks.h>
 #include <levin/core/base/schema.h>
+#include <levin/core/interfaces/averages_weights.h>
 #include <levin/core/interfaces/callback.h>
 #include <levin/core/optim/swa_scheduler.h>
 

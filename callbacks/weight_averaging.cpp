@@ -101,6 +101,22 @@ void WeightAveraging::on_save_checkpoint(Trainer&, Module&, State& checkpoint) {
   }
 }
 
+bool WeightAveraging::take_average(Module& module, const State& tensors, int64_t updates) {
+  State average = State::map();
+  State& parameters = average["parameters"] = State::map();
+  const auto add = [&](const auto& named) {
+    for (const auto& entry : named) {
+      const State* const found = tensors.find(entry.key());
+      if (found != nullptr && entry.value().is_floating_point()) parameters[entry.key()]["value"] = *found;
+    }
+  };
+  add(module.named_parameters());
+  if (options_.use_buffers) add(module.named_buffers());
+  average_.load(average, /*in_module=*/false);
+  updates_ = updates;
+  return true;
+}
+
 State WeightAveraging::state_dict() const {
   if (average_.empty()) return {};
   State state = State::map();

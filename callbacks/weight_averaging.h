@@ -3,6 +3,7 @@
 #include <levin/callbacks/averaged_weights.h>
 #include <levin/callbacks/averaging_callbacks.h>
 #include <levin/core/base/schema.h>
+#include <levin/core/interfaces/averages_weights.h>
 #include <levin/core/interfaces/callback.h>
 
 #include <cstdint>
@@ -42,6 +43,8 @@ class WeightAveraging : public Callback, public AveragesWeights {
   void on_train_end(Trainer& trainer, Module& module) override;
   void on_exception(Trainer& trainer, Module& module, const std::exception_ptr& error) override;
   void on_save_checkpoint(Trainer& trainer, Module& module, State& checkpoint) override;
+
+  bool take_average(Module& module, const State& tensors, int64_t updates) override;
 
   State state_dict() const override;
   void load_state_dict(const State& state) override;

@@ -23,6 +23,7 @@
 #include <levin/core/interchange/torch_file.h>
 #include <levin/core/interchange/weights.h>
 #include <levin/core/interchange/write_weights.h>
+#include <levin/core/interfaces/averages_weights.h>
 #include <levin/core/interfaces/checkpointer.h>
 #include <levin/core/interfaces/divided_examples.h>
 #include <levin/core/interfaces/independent_steps.h>
@@ -697,7 +698,10 @@ void CheckpointConnector::restore_module(bool weights_only) {
                     .hyper_parameters = tree_.find("hyper_parameters")},
                    [this](const State& tensors) { model_.load_module_state(*state_.module, tensors); });
   if (weights_only) return log_loaded(tree_);
-  if (is_foreign()) return restore_lightning_progress();
+  if (is_foreign()) {
+    restore_lightning_average();
+    return restore_lightning_progress();
+  }
   DataModule* const data = data_.data_module();
   if (const State* saved = tree_.find("data"); saved != nullptr && data != nullptr && !saved->is_null())
     call_user(state_, "load_state_dict", *data, [&] { data->load_state_dict(*saved); });
@@ -746,7 +750,28 @@ void CheckpointConnector::read_lightning(const std::string& path) {
   for (const auto& [name, tensor] : weights.tensors) model[name] = TensorLeaf{.saved = tensor};
   keep_first_names(model, *state_.module);
   tree_["lightning"] = state_from_pickle(weights.torch_file->root());
+  // With an average of the weights, training goes on from those that it left.
+  if (const State* training = tree_.at("lightning").find("current_model_state"); training != nullptr)
+    for (auto& [name, tensor] : model.as_map())
+      if (const State* own = training->find(name)) tensor = *own;
   tree_["path"] = path;
+}
+
+void CheckpointConnector::restore_lightning_average() {
+  const State& saved = tree_.at("lightning");
+  const State* const counts = saved.find("averaging_state");
+  if (counts == nullptr || saved.find("current_model_state") == nullptr) return;
+  const State* const updates = counts->find("n_averaged");
+  const int64_t number = updates != nullptr && updates->is_tensor() ? updates->as_tensor().item<int64_t>() : 1;
+  bool is_taken = false;
+  for (const auto& callback : callbacks_.all())
+    if (auto* const averages = dynamic_cast<AveragesWeights*>(callback.get()))
+      is_taken |= averages->take_average(*state_.module, saved.at("state_dict"), number);
+  if (!is_taken)
+    log::rank_zero_warning(
+        fmt::format("{} has an average of the weights, which no callback goes on with; training goes "
+                    "on from the weights themselves; hint: the callback weight_averaging",
+                    tree_.at("path").as_string()));
 }
 
 void CheckpointConnector::restore_lightning_progress() {
@@ -784,6 +809,9 @@ void CheckpointConnector::restore_lightning_optimization() {
   for (size_t i = 0; i < saved_schedulers; ++i)
     schedulers.as_list()[i] = scheduler_state_from_torch(schedulers.as_list()[i], given->as_list()[i]);
   optimizers_.load_state_dict(optimizers, schedulers);
+  // Behind an epoch's last batch Lightning has stepped all but those that follow a metric.
+  if (state_.progress.last_batch_done && state_.progress.phase == FitPhase::kBatches)
+    optimizers_.expect_metrics(Interval::kEpoch);
   stop_.continue_clock();
 }
 

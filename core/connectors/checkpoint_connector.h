@@ -100,6 +100,7 @@ class CheckpointConnector {
   void read_weights(const std::string& path);
   void read_lightning(const std::string& path);
   /// Takes over counters, optimizers and schedulers of Lightning; what has no counterpart starts anew.
+  void restore_lightning_average();
   void restore_lightning_progress();
   void restore_lightning_optimization();
   State dump();

@@ -317,6 +317,10 @@ void OptimizerConnector::step_schedulers(Interval interval) {
   visit_schedulers(interval, /*of_metrics=*/false, [this](ScheduledRate& scheduled) {
     if (is_due(scheduled)) step(scheduled, std::nullopt);
   });
+  expect_metrics(interval);
+}
+
+void OptimizerConnector::expect_metrics(Interval interval) {
   visit_schedulers(interval, /*of_metrics=*/true,
                    [this](ScheduledRate& scheduled) { scheduled.waits = scheduled.waits || is_due(scheduled); });
 }

@@ -72,6 +72,8 @@ class OptimizerConnector {
   void restart_schedules(std::optional<double> rate = {});
   /// Steps the schedulers of an interval that are due. Those that follow a metric wait for follow_metrics.
   void step_schedulers(Interval interval);
+  /// Schedulers that follow a metric and are due now wait for its next value.
+  void expect_metrics(Interval interval);
   /// Steps those of them that wait and whose metric has a value that they have not seen. With several ranks a
   /// collective.
   void follow_metrics(Interval interval);

@@ -162,7 +162,8 @@ PickleValue* fit_loop(PickleDocument& document, const State& loops, int64_t sche
        {"epoch_loop.automatic_optimization.state_dict", document.dict()},
        {"epoch_loop.automatic_optimization.optim_progress", document.dict({{"optimizer", optimizer}})},
        {"epoch_loop.manual_optimization.state_dict", document.dict()},
-       {"epoch_loop.manual_optimization.optim_step_progress", progress(document, 0, 0, /*short_form=*/true)},
+       // Lightning counts by one of the two, as the module says.
+       {"epoch_loop.manual_optimization.optim_step_progress", progress(document, steps, batch, /*short_form=*/true)},
        {"epoch_loop.val_loop.state_dict", document.dict()},
        {"epoch_loop.val_loop.batch_progress", batch_progress(document, 0, 0, false)},
        {"epoch_progress", document.dict({{"total", epoch_counts()}, {"current", epoch_counts()}})}});
@@ -170,8 +171,14 @@ PickleValue* fit_loop(PickleDocument& document, const State& loops, int64_t sche
 
 PickleValue* scheduler_state(PickleDocument& document, const State& scheduler) {
   PickleValue* const made = document.dict();
-  if (const State* base = scheduler.find("base_lrs"))
+  const State* const lower = scheduler.find("lower_lrs");
+  if (lower != nullptr) {
+    document.put(made, "base_lrs", numbers_value(document, numbers_of(*lower)));
+    document.put(made, "max_lrs", numbers_value(document, numbers_of(scheduler.at("upper_lrs"))));
+    document.put(made, "_scale_fn_custom", document.none());
+  } else if (const State* base = scheduler.find("base_lrs")) {
     document.put(made, "base_lrs", numbers_value(document, numbers_of(*base)));
+  }
   if (const State* last = scheduler.find("last_lr"))
     document.put(made, "_last_lr", numbers_value(document, numbers_of(*last)));
   if (const State* steps = scheduler.find("steps")) {
@@ -279,6 +286,28 @@ PickleValue* torch_optimizer_state(PickleDocument& document, Pickler& pickler, c
   return document.dict({{"state", state}, {"param_groups", document.list(std::move(groups))}});
 }
 
+/// Of a run with an average of its weights, as Lightning's WeightAveraging writes it: `state_dict` has the average.
+void put_average(PickleDocument& document, Pickler& pickler, const State& tree, PickleValue* root) {
+  const State* const callbacks = tree.find("callbacks");
+  if (callbacks == nullptr || !callbacks->is_map()) return;
+  for (const auto& [key, callback] : callbacks->as_map()) {
+    const State* const training = callback.is_map() ? callback.find("training_weights") : nullptr;
+    const State* const updates = callback.is_map() ? callback.find("updates") : nullptr;
+    if (training == nullptr || updates == nullptr) continue;
+    PickleValue* const weights = document.ordered_dict();
+    const auto& own = training->at("parameters").as_map();
+    for (const auto& [name, value] : tree.at("model").as_map()) {
+      const auto found = own.find(name);
+      const TensorLeaf& leaf = found != own.end() ? found->second.at("value").as_leaf() : value.as_leaf();
+      document.put(weights, name, tensor_value(document, pickler, leaf));
+    }
+    document.put(root, "current_model_state", weights);
+    const TensorLeaf count{.value = at::full({}, updates->as_int(), at::TensorOptions().dtype(at::kLong))};
+    document.put(root, "averaging_state", document.dict({{"n_averaged", tensor_value(document, pickler, count)}}));
+    return;
+  }
+}
+
 PickleValue* lightning_checkpoint(PickleDocument& document, Pickler& pickler, const State& tree, bool weights_only) {
   PickleValue* const weights = document.ordered_dict();
   std::map<std::string, PickleValue*> values;
@@ -296,6 +325,7 @@ PickleValue* lightning_checkpoint(PickleDocument& document, Pickler& pickler, co
   document.put(root, "global_step", document.integer(loops.at("global_step").as_int()));
   document.put(root, "pytorch-lightning_version", document.text(kLightningVersion));
   document.put(root, "state_dict", weights);
+  if (!weights_only) put_average(document, pickler, tree, root);
   if (const State* options = tree.find("hyper_parameters")) {
     const std::string& yaml = options->at("options").as_string();
     if (!yaml.empty()) {
@@ -408,7 +438,12 @@ State scheduler_state_from_torch(const State& present, const State& saved) {
     if (state.find(own) != nullptr)
       if (const State* value = saved.find(theirs); value != nullptr && !value->is_null()) state[own] = *value;
   };
-  take("base_lrs", "base_lrs");
+  // Levin's base of a cycle is its upper bound. Those of OneCycleLR are with the optimizer, where its options have
+  // them.
+  if (saved.find("max_lrs") != nullptr)
+    take("base_lrs", "max_lrs");
+  else if (saved.find("_schedule_phases") == nullptr)
+    take("base_lrs", "base_lrs");
   take("last_lr", "_last_lr");
   take("steps", "last_epoch");
   take("best", "best");

@@ -144,6 +144,20 @@ double CyclicScheduler::next_lr(size_t group, double /*current*/) const {
   return options_.base_lr + (options_.max_lr.value_or(base_lr(group)) - options_.base_lr) * height();
 }
 
+State CyclicScheduler::state_dict() const {
+  State state = StepwiseScheduler::state_dict();
+  // For programs that read checkpoints in another format.
+  State lower = State::list();
+  State upper = State::list();
+  for (size_t group = 0; group < group_count(); ++group) {
+    lower.as_list().emplace_back(options_.base_lr);
+    upper.as_list().emplace_back(options_.max_lr.value_or(base_lr(group)));
+  }
+  state["lower_lrs"] = std::move(lower);
+  state["upper_lrs"] = std::move(upper);
+  return state;
+}
+
 void CyclicScheduler::on_lrs_set() {
   if (!options_.cycle_momentum) return;
   const double momentum = options_.max_momentum - (options_.max_momentum - options_.base_momentum) * height();

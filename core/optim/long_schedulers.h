@@ -118,6 +118,7 @@ class CyclicScheduler final : public StepwiseScheduler {
  public:
   using Options = CyclicOptions;
   explicit CyclicScheduler(const Options& options);
+  State state_dict() const override;
 
  protected:
   double first_lr(size_t group, double current) const override { return next_lr(group, current); }

@@ -3,6 +3,8 @@
     lightning_run.py start FOLDER    writes data and first weights, a run of 5 epochs with its checkpoints of every second
                                      step, and a checkpoint after 2 epochs
     lightning_run.py resume FOLDER   goes on from levin.ckpt to 5 epochs; prints the greatest difference to one run
+    lightning_run.py start-ways FOLDER        of each of WAYS a run of 5 epochs, with checkpoints
+    lightning_run.py resume-way FOLDER WAY    as resume, of one of them
 """
 
 import logging
@@ -34,6 +36,64 @@ class Net(lightning.LightningModule):
         warm_up = schedulers.LinearLR(optimizer, 0.1, total_iters=1)
         restarts = schedulers.CosineAnnealingWarmRestarts(optimizer, 2, 2)
         return {"optimizer": optimizer, "lr_scheduler": schedulers.SequentialLR(optimizer, [warm_up, restarts], [1])}
+
+
+class EveryWay(Net):
+    """Another optimizer, schedule or callback, which the C++ test has under the same name."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.way = way
+
+    def validation_step(self, batch, _):
+        x, y = batch
+        self.log("val_loss", torch.nn.functional.mse_loss(self.second(torch.relu(self.first(x))), y))
+
+    def configure_optimizers(self):
+        if self.way == "averaging":
+            return torch.optim.AdamW(self.parameters(), lr=0.01)
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+        schedulers = torch.optim.lr_scheduler
+        if self.way == "one_cycle":
+            return [optimizer], [{"scheduler": schedulers.OneCycleLR(optimizer, 0.1, total_steps=20), "interval": "step"}]
+        if self.way == "cyclic":
+            cycle = schedulers.CyclicLR(optimizer, 0.01, 0.1, 3, 4, "triangular2", cycle_momentum=False)
+            return [optimizer], [{"scheduler": cycle, "interval": "step"}]
+        plateau = schedulers.ReduceLROnPlateau(optimizer, patience=0, threshold=0.3)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": "val_loss"}}
+
+
+WAYS = ("one_cycle", "cyclic", "plateau", "averaging")
+
+
+def callbacks_of(way):
+    return [lightning.pytorch.callbacks.EMAWeightAveraging(decay=0.9)] if way == "averaging" else []
+
+
+def fit_way(way, net, data, callbacks, **options):
+    fitted = trainer(5, callbacks + callbacks_of(way))
+    validation = loader(data) if way == "plateau" else None
+    fitted.fit(net, loader(data), validation, **options)
+    return fitted
+
+
+def start_ways(folder):
+    data = torch.load(folder / "data.pth", weights_only=True)
+    for way in WAYS:
+        net = EveryWay(way)
+        net.load_state_dict(torch.load(folder / "first.pth", weights_only=True))
+        saves = lightning.pytorch.callbacks.ModelCheckpoint(folder, way + "-{step}", save_top_k=-1, every_n_train_steps=2)
+        fit_way(way, net, data, [saves])
+        torch.save(net.state_dict(), folder / f"{way}.pth")
+
+
+def resume_way(folder, way):
+    data = torch.load(folder / "data.pth", weights_only=True)
+    net = EveryWay(way)
+    fitted = fit_way(way, net, data, [], ckpt_path=folder / "levin.ckpt", weights_only=False)
+    assert fitted.global_step == 20, fitted.global_step
+    expected = torch.load(folder / f"{way}.pth", weights_only=True)
+    print(max((value - expected[name]).abs().max().item() for name, value in net.state_dict().items()))
 
 
 def trainer(epochs, callbacks=()):
@@ -74,4 +134,5 @@ def resume(folder):
 
 
 if __name__ == "__main__":
-    {"start": start, "resume": resume}[sys.argv[1]](Path(sys.argv[2]))
+    commands = {"start": start, "resume": resume, "start-ways": start_ways, "resume-way": resume_way}
+    commands[sys.argv[1]](Path(sys.argv[2]), *sys.argv[3:])
