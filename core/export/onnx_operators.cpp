@@ -1064,6 +1064,9 @@ void pool(OnnxNode& node, const char* type, const std::string& value, const Onnx
 
 void max_pool(OnnxNode& node) {
   const Window window = window_of(node);
+  for (size_t i = 0; i < window.more.size(); ++i)
+    if (window.padding[i] + window.more[i] >= window.kernel[i])
+      node.refuse("ceil_mode with this dilation pads as much as a window is wide, which runtimes refuse");
   pool(node, "MaxPool", batched(node, "self", directions_of(node)),
        {{"kernel_shape", window.kernel},
         {"strides", window.stride},

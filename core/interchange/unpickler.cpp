@@ -254,6 +254,8 @@ void Unpickler::add_pairs(const Items& items) {
     fail(fmt::format("keys are added to {}", target->kind_name()));
   if (items.size() % 2 != 0) fail("a key without a value");
   for (size_t i = 0; i < items.size(); i += 2) target->pairs.emplace_back(items[i], items[i + 1]);
+  // Of a class derived from dict.
+  if (target->is(Kind::kObject) && target->items.empty()) target->kind = Kind::kDict;
 }
 
 // ---- Opcodes

@@ -2,10 +2,12 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/expanded_tensor.h>
+#include <levin/core/base/log.h>
 #include <levin/core/base/utf8.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/isinf.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/util/accumulate.h>
 #include <fmt/format.h>
@@ -281,6 +283,10 @@ void require_kept_numbers(const std::string& path, const std::string& name, at::
                             path, name, c10::toString(from), c10::toString(to)));
 }
 
+bool has_same_values(const SavedTensor& a, const SavedTensor& b) {
+  return a.dtype() == b.dtype() && a.shape() == b.shape() && a.read_whole().equal(b.read_whole());
+}
+
 /// "; 'key' says where ...", for weights that may be the wrong ones of a file; else "".
 std::string place_hint(const Weights& weights) {
   if (weights.torch_file == nullptr) return "";
@@ -311,6 +317,9 @@ std::string WeightReport::text() const {
                                   fmt::join(item.wanted, ", ")));
     text += fmt::format("; {} of another shape: {}", other_shape.size(), shown_names(names));
   }
+  if (!untied.empty())
+    text += fmt::format("; {} of the file {} other values than the tensor that the module ties to it: {}",
+                        untied.size(), untied.size() == 1 ? "has" : "have", shown_names(untied));
   return text;
 }
 
@@ -348,8 +357,23 @@ WeightPlan plan_weights(const NamedTensors& module, const std::map<std::string, 
     mapped.tensors.erase(found);
   }
   // A further name of what was found, on either side, is not left over.
-  for (const auto& [name, tensor] : mapped.tensors)
-    if (!aliases.contains(name) && !used.contains(tensor.get())) report.left_over.push_back(name);
+  for (const auto& [name, tensor] : mapped.tensors) {
+    if (used.contains(tensor.get())) continue;
+    const auto alias = aliases.find(name);
+    if (alias == aliases.end()) {
+      report.left_over.push_back(name);
+      continue;
+    }
+    const State* const taken = plan.tensors.find(alias->second);
+    if (taken != nullptr && !has_same_values(*tensor, *taken->as_leaf().saved)) report.untied.push_back(name);
+  }
+  if (options.key.empty())
+    if (const auto objects = objects_passed_over(weights); !objects.empty())
+      log::rank_zero_warning(
+          fmt::format("{}: {} {} of a class that is not read as a dict, and {} passed over; '{}' was "
+                      "taken; hint: save a plain dict of tensors",
+                      options.path, shown_names(objects), objects.size() == 1 ? "is" : "are",
+                      objects.size() == 1 ? "was" : "were", weights.key));
 
   const bool useless = report.loaded.empty() && !module.empty();
   if (!useless && (report.fits() || !options.strict)) return plan;
@@ -359,11 +383,39 @@ WeightPlan plan_weights(const NamedTensors& module, const std::map<std::string, 
                                      place_hint(weights)));
 }
 
+namespace {
+
+/// Throws levin::Error where a conversion has made other numbers of some, and not only cut digits off.
+void require_held(const at::Tensor& given, const at::Tensor& taken) {
+  const auto fails = [&](const char* what) {
+    throw Error("weights",
+                fmt::format("a tensor of the file has numbers that the module's type does not hold ({}); got "
+                            "{}; valid: {}, where its numbers fit; hint: drop it by a rule, or convert it in "
+                            "the file",
+                            what, c10::toString(given.scalar_type()), c10::toString(taken.scalar_type())));
+  };
+  if (c10::isIntegralType(given.scalar_type(), /*includeBool=*/false) &&
+      c10::isIntegralType(taken.scalar_type(), /*includeBool=*/true)) {
+    if (!taken.to(given.scalar_type()).equal(given)) fails("whole numbers outside of its range");
+    return;
+  }
+  // Other types have the range of float32 or more.
+  const bool has_less_range =
+      taken.scalar_type() == at::kHalf || (given.scalar_type() == at::kDouble && taken.scalar_type() != at::kDouble);
+  if (has_less_range && c10::isFloatingType(taken.scalar_type()) &&
+      at::isinf(taken).logical_and(at::isinf(given).logical_not()).any().item<bool>())
+    fails("numbers that become infinite");
+}
+
+}  // namespace
+
 void read_into(const SavedTensor& saved, at::Tensor target) {
   if (target.is_contiguous() && saved.dimension_order().empty()) return read_part_into(saved, 0, target);
   const at::NoGradGuard no_grad;
   const c10::InferenceMode ordinary(false);
-  copy_elements(saved.read_whole(), target);
+  const at::Tensor whole = saved.read_whole();
+  copy_elements(whole, target);
+  if (whole.scalar_type() != target.scalar_type()) require_held(whole, target);
 }
 
 void read_part_into(const SavedTensor& saved, int64_t offset, at::Tensor target) {
@@ -379,6 +431,7 @@ void read_part_into(const SavedTensor& saved, int64_t offset, at::Tensor target)
     const at::Tensor part = buffer.narrow(0, 0, count);
     saved.read(offset + start, part);
     flat.narrow(0, start, count).copy_(part);
+    require_held(part, flat.narrow(0, start, count));
   }
 }
 

@@ -27,9 +27,11 @@ struct WeightReport {
   std::vector<std::string> left_over = {};  ///< in the file alone, after the rules
   std::vector<OtherShape> other_shape = {};
   std::vector<std::string> dropped = {};  ///< by a rule
+  /// Further names of the module's tied tensors, under which the file has other values or shapes.
+  std::vector<std::string> untied = {};
 
   /// Whether every tensor of either side has its counterpart.
-  bool fits() const { return missing.empty() && left_over.empty() && other_shape.empty(); }
+  bool fits() const { return missing.empty() && left_over.empty() && other_shape.empty() && untied.empty(); }
   /// Says all of it in a few lines, with the nearest names of what found none.
   std::string text() const;
 };

@@ -18,6 +18,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <mutex>
 #include <optional>
@@ -209,6 +210,11 @@ bool holds_tensors(const PickleValue& value, std::set<const PickleValue*>& seen,
          std::ranges::any_of(value.pairs, [&](const PickleValue::Pair& pair) { return inner(pair.second); });
 }
 
+/// Also of what an object keeps in its state.
+bool object_holds_tensors(const PickleValue& value, std::set<const PickleValue*>& seen) {
+  return holds_tensors(value, seen) || (value.state != nullptr && holds_tensors(*value.state, seen));
+}
+
 std::vector<std::string> keys_of_dict(const PickleValue& value) {
   std::vector<std::string> keys;
   for (const auto& [key, item] : value.pairs)
@@ -398,7 +404,8 @@ struct LeftOut {
   std::set<const PickleValue*> seen = {};
 
   void look_at(const std::string& name, const PickleValue& value) {
-    const bool is_array = value.is(Kind::kObject) && value.text.ends_with("multiarray._reconstruct");
+    const bool is_array = value.is(Kind::kObject) && (value.text.ends_with("multiarray._reconstruct") ||
+                                                      value.text.ends_with("numeric._frombuffer"));
     if (is_array || holds_tensors(value, seen)) names.push_back(name);
   }
 };
@@ -481,6 +488,20 @@ std::vector<std::string> entries_passed_over(const Weights& weights) {
     if (!is_taken && holds_tensors(*value, seen)) entries.push_back(name->text.substr(0, 80));
   }
   return entries;
+}
+
+std::vector<std::string> objects_passed_over(const Weights& weights) {
+  if (weights.torch_file == nullptr || weights.key == kWholeFile) return {};
+  std::vector<std::string> objects;
+  std::set<const PickleValue*> seen{&value_at(*weights.torch_file, weights.key)};
+  for (const auto& [name, value] : weights.torch_file->root().pairs) {
+    if (!name->is(Kind::kText) || value->is(Kind::kDict) || value->is(Kind::kTensor)) continue;
+    const bool may_be_weights =
+        std::ranges::any_of(std::array{"state_dict", "model", "module", "net", "weights"},
+                            [&](const char* word) { return name->text.find(word) != std::string::npos; });
+    if (may_be_weights && object_holds_tensors(*value, seen)) objects.push_back(name->text.substr(0, 80));
+  }
+  return objects;
 }
 
 Weights open_weights(const std::string& path, const std::string& key) {

@@ -60,6 +60,10 @@ Weights open_weights(const std::string& path, const std::string& key = "");
 /// none for other formats.
 std::vector<std::string> entries_passed_over(const Weights& weights);
 
+/// Returns those of them that are called as weights are, but are of a class that is read as no dict, such as a
+/// Namespace, so that others may have been taken in their place.
+std::vector<std::string> objects_passed_over(const Weights& weights);
+
 /// Returns whether a folder is a checkpoint of Levin, whole or damaged.
 bool is_levin_checkpoint(const std::string& folder);
 

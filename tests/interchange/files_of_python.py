@@ -20,6 +20,14 @@ class Custom:
         self.x = 3
 
 
+class DerivedDict(dict):
+    pass
+
+
+class DerivedOrderedDict(collections.OrderedDict):
+    pass
+
+
 class Evil:
     def __init__(self, target):
         self.target = target
@@ -122,8 +130,12 @@ def make(folder):
         "flat": {**weights, "fc._extra_state": {"amax": torch.ones(4)}},
         "arrays": {"net": {name: tensor.numpy() for name, tensor in weights.items()}, "epoch": 1},
     }
+    found["derived"] = {"state_dict": DerivedDict(weights), "ema": other}
+    found["derived_ordered"] = {"model": DerivedOrderedDict(weights), "best": torch.tensor(1.0)}
     for name, value in found.items():
         torch.save(value, folder / f"found_{name}.pth")
+    torch.save({"state_dict": argparse.Namespace(**weights), "ema": other}, folder / "namespace.pth")
+    torch.save({"b": torch.ones(2, 3), "a": numpy.ones(3)}, folder / "left_protocol_5.pth", pickle_protocol=5)
     several = {
         "ema": {"model": weights, "ema": other, "loss": torch.tensor(0.5)},
         "modules": {"model": torch.nn.Linear(2, 2), "model_ema": torch.nn.Linear(2, 2), "epoch": 1},

@@ -21,6 +21,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <random>
 #include <string>
 
@@ -142,11 +143,9 @@ TEST_F(PythonFiles, TensorsThatCannotBeReadAreNamed) {
 }
 
 TEST_F(PythonFiles, TensorsWithoutNamesAreLeftOutAndSaid) {
-  const std::pair<const char*, const char*> left[] = {{"list", ": a left out"},
-                                                      {"tuple", ": a left out"},
-                                                      {"numbers", ": layers.0, layers.1 left out"},
-                                                      {"array", ": a left out"},
-                                                      {"extra", ": fc._extra_state left out"}};
+  const std::pair<const char*, const char*> left[] = {
+      {"list", ": a left out"},  {"tuple", ": a left out"},      {"numbers", ": layers.0, layers.1 left out"},
+      {"array", ": a left out"}, {"protocol_5", ": a left out"}, {"extra", ": fc._extra_state left out"}};
   for (const auto& [name, said] : left) {
     SCOPED_TRACE(name);
     const testing::CapturedLog log;
@@ -172,7 +171,7 @@ TEST_F(PythonFiles, BuffersThatAModuleDoesNotSaveAreNone) {
 
 TEST_F(PythonFiles, TensorsBesideAStateDictAreNoWeights) {
   for (const char* name : {"imagenet", "tutorial", "beside", "beside_first", "state_dict_and_more", "deeper", "twice",
-                           "parameters", "flat", "arrays"}) {
+                           "parameters", "flat", "arrays", "derived", "derived_ordered"}) {
     SCOPED_TRACE(name);
     const std::string file = path(std::string("found_") + name + ".pth");
     const SavedTensors tensors = open_weights(file).tensors;
@@ -182,6 +181,14 @@ TEST_F(PythonFiles, TensorsBesideAStateDictAreNoWeights) {
     convert_weights(file, path("converted.safetensors"), WeightsFormat::kSafetensors);
     EXPECT_TRUE(open_weights(path("converted.safetensors")).tensors.contains("fc.weight"));
   }
+}
+
+TEST_F(PythonFiles, WhatIsCalledAsWeightsAreAndIsNoDictIsSaid) {
+  const testing::CapturedLog log;
+  torch::nn::Linear module(3, 2);
+  load_weights(*module, {.path = path("namespace.pth"), .strip_prefix = "fc."});
+  EXPECT_TRUE(at::equal(module->bias, torch::ones(2))) << "of 'ema'";
+  EXPECT_THAT(log.text(), HasSubstr("state_dict is of a class that is not read as a dict, and was passed over; 'ema'"));
 }
 
 TEST_F(PythonFiles, WhereWeightsAreInSeveralPlacesAKeySaysWhich) {
@@ -512,6 +519,43 @@ TEST(LoadWeights, NumbersThatTheModuleDoesNotHoldAreRefused) {
               HasSubstr("'weight' has numbers that the module's tensor does not hold; got ComplexFloat; valid: Float"));
   EXPECT_THAT(error(real, real * 1.5), HasSubstr("'count' has numbers that the module's tensor does not hold"));
   EXPECT_EQ(error(real, torch::ones({2}, torch::kInt)), error(torch::ones({2}), whole));
+  EXPECT_THAT(error(real * 1e300, whole), AllOf(HasSubstr("numbers that become infinite"), HasSubstr("got Double")));
+  EXPECT_EQ(error(real * std::numeric_limits<double>::infinity(), whole), error(real, whole));
+  struct Small final : torch::nn::Module {
+    Small() { count = register_buffer("count", torch::zeros({2}, torch::kByte)); }
+    at::Tensor count;
+  } small;
+  for (const int64_t number : {int64_t{300}, int64_t{-1}, int64_t{1} << 40}) {
+    write_weights(folder.path("n.pth"), WeightsFormat::kPyTorch, {{"count", TensorLeaf{whole * number}}});
+    EXPECT_THAT(error_of([&] { load_weights(small, {.path = folder.path("n.pth")}); }),
+                HasSubstr("whole numbers outside of its range"));
+  }
+  write_weights(folder.path("n.pth"), WeightsFormat::kPyTorch, {{"count", TensorLeaf{whole * 255}}});
+  load_weights(small, {.path = folder.path("n.pth")});
+  EXPECT_EQ(small.count.sum().item<int64_t>(), 510);
+}
+
+TEST(LoadWeights, TiedTensorsOfOtherValuesAreRefused) {
+  struct Tied final : torch::nn::Module {
+    Tied() {
+      e = register_parameter("e", torch::zeros({2}));
+      register_parameter("h", e);
+    }
+    at::Tensor e;
+  };
+  const testing::Folder folder;
+  const auto error = [&](const at::Tensor& e, const at::Tensor& h, bool strict = true) {
+    write_weights(folder.path("w.pth"), WeightsFormat::kPyTorch, {{"e", TensorLeaf{e}}, {"h", TensorLeaf{h}}});
+    Tied module;
+    return error_of([&] { load_weights(module, {.path = folder.path("w.pth"), .strict = strict}); });
+  };
+  const at::Tensor values = torch::tensor({1.0F, 2.0F});
+  EXPECT_EQ(error(values, values.clone()), "no error");
+  EXPECT_THAT(error(values, values + 1),
+              HasSubstr("1 of the file has other values than the tensor that the module ties "
+                        "to it: h"));
+  EXPECT_THAT(error(values, torch::ones({3})), HasSubstr("the module ties to it: h"));
+  EXPECT_EQ(error(values, values + 1, /*strict=*/false), "no error");
 }
 
 TEST(LoadWeights, AllOrNothingUnlessNotStrict) {
