@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <exception>
 #include <filesystem>
+#include <iterator>
 #include <set>
 #include <string>
 #include <utility>
@@ -126,7 +127,20 @@ void CheckpointUploader::run() {
                                job->is_uploaded ? "what is superseded by the checkpoint" : "the checkpoint", job->name,
                                job->is_uploaded ? "removed" : "uploaded",
                                is_over_ ? "" : ", which is tried again at the next save", problem));
-      ++job;
+      // A newer one of this name, or one that supersedes it, came meanwhile: tried again later, this would replace it.
+      const auto takes_its_place = [&](const Job& other) {
+        return &other != &*job &&
+               (other.name == job->name ||
+                std::find(other.superseded.begin(), other.superseded.end(), job->name) != other.superseded.end());
+      };
+      const auto later = std::find_if(std::next(job), jobs_.end(), takes_its_place);
+      if (later == jobs_.end()) {
+        ++job;
+        continue;
+      }
+      for (const std::string& name : job->superseded)
+        if (name != later->name) later->superseded.push_back(name);
+      job = jobs_.erase(job);
     }
     if (is_last && !is_due_) return;
   }

@@ -44,7 +44,12 @@ std::string escaped_key(const std::string& key) {
   return escaped;
 }
 
-bool is_busy(long status) { return status == 408 || status == 429 || status >= 500; }
+/// Whether the same request may be answered otherwise in a moment.
+bool is_busy(const HttpResponse& response) {
+  const std::string code = xml_element(response.body, "Code");
+  return response.status == 408 || response.status == 429 || response.status >= 500 || code == "RequestTimeout" ||
+         code == "OperationAborted";
+}
 
 bool has_code(const HttpResponse& response) { return !xml_element(response.body, "Code").empty(); }
 
@@ -130,7 +135,7 @@ HttpResponse ObjectStore::send(HttpRequest request, const std::string& what, IsA
         return response;
       const bool is_stranger = !is_of_store && (response.status < 400 || response.status == 404);
       reason = is_stranger ? words_for_stranger(response) : reason_of(response);
-      if (!is_stranger && !is_busy(response.status))
+      if (!is_stranger && !is_busy(response))
         throw Error("checkpoint", fmt::format("cannot {} {}: {}", what, url_.text(), reason));
     } catch (const Error& error) {
       if (error.component() != "http") throw;

@@ -279,8 +279,16 @@ std::string download_checkpoint(ObjectStore& store, const RemoteCheckpoint& chec
                                        checksum_of(checkpoint.manifest_text).substr(0, kDigits));
   FileSystem& files = FileSystem::current();
   if (files.exists(path + "/" + kManifestFile) &&
-      files.read_file(path + "/" + kManifestFile) == checkpoint.manifest_text)
-    return path;
+      files.read_file(path + "/" + kManifestFile) == checkpoint.manifest_text) {
+    std::string damaged;
+    for (const auto& [name, summary] : checkpoint.manifest.files)
+      if (damaged.empty()) damaged = problem_of_file(path, checkpoint.manifest, name);
+    if (damaged.empty()) return path;
+    log::warning(fmt::format("the copy {} of a checkpoint is damaged ({}): it is downloaded again", path, damaged));
+    std::error_code error;
+    std::filesystem::remove_all(path, error);
+    if (error) throw Error("checkpoint", fmt::format("cannot remove {}: {}", path, error.message()));
+  }
   log::info(fmt::format("downloading the checkpoint {}", checkpoint.url.text()));
   PendingDirectory pending(path);
   check_sizes(store, checkpoint, pending.path());

@@ -115,8 +115,13 @@ void RunTable::restore(const std::string& csv) {
   const auto column = [&](const char* name) {
     return static_cast<size_t>(std::find(rows[0].begin(), rows[0].end(), name) - rows[0].begin());
   };
+  // The last one: a metric may have its name.
+  const auto last_column = [&](const char* name) {
+    const auto found = std::find(rows[0].rbegin(), rows[0].rend(), name);
+    return found == rows[0].rend() ? rows[0].size() : static_cast<size_t>(rows[0].rend() - found - 1);
+  };
   const size_t width = rows[0].size();
-  const size_t error = column("error");
+  const size_t error = last_column("error");
   if (error >= width || column("seconds") >= width) return;
   for (size_t i = 1; i < rows.size(); ++i) {
     const CsvRow& row = rows[i];
