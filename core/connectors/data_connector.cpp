@@ -272,15 +272,23 @@ int64_t DataConnector::global_batch_size() const {
 std::string DataConnector::train_order() const {
   const DataLoader& train = loaders_.train;
   if (!train.parts().empty()) return "";
-  if (train.dataset() == nullptr)
-    return fmt::format("{} with {}, batches of {}", counted(train_ranks(), "rank"),
-                       counted(std::max<int64_t>(train.options().num_workers, 1), "worker"),
-                       train.batch_size(train_ranks()));
+  if (train.dataset() == nullptr) {
+    const std::string order = train.iterable() != nullptr ? train.iterable()->order() : "";
+    return fmt::format(
+        "{}{}{} with {}, batches of {}", order, order.empty() ? "" : "; ", counted(train_ranks(), "rank"),
+        counted(std::max<int64_t>(train.options().num_workers, 1), "worker"), train.batch_size(train_ranks()));
+  }
   if (const auto* sampler = dynamic_cast<const data::LengthGroupedSampler*>(train.sampler().get()))
     return fmt::format("length_grouped of {}, window of {}", counted(sampler->options().group_size, "example"),
                        sampler->options().window);
   if (const auto* blend = dynamic_cast<const data::BlendSampler*>(train.sampler().get())) return blend->description();
-  return "";
+  if (train.has_batch_sampler()) return "";
+  const data::Sampler* const sampler = train.sampler().get();
+  const char* const way = dynamic_cast<const data::RandomSampler*>(sampler) != nullptr ? ", shuffled"
+                          : dynamic_cast<const data::SequentialSampler*>(sampler) != nullptr
+                              ? ""
+                              : " by a sampler of its own";
+  return counted(train.num_examples().value_or(0), "example") + way;
 }
 
 void DataConnector::resume_batches() {

@@ -139,4 +139,11 @@ CollateFunction BlendStream::collate() const {
   return nullptr;
 }
 
+std::string BlendStream::order() const {
+  std::string text = end_ == BlendEnd::kRepeat ? "blend of" : "blend, whose sources leave, of";
+  for (size_t i = 0; i < sources_.size(); ++i)
+    text += fmt::format("{} {} {}", i == 0 ? "" : ",", sources_[i].name, sources_[i].weight);
+  return text + fmt::format(", {} examples", examples_);
+}
+
 }  // namespace levin::data

@@ -26,6 +26,7 @@ class BlendStream : public IterableDataset {
   std::unique_ptr<ExampleStream> stream(const StreamContext& context) const override;
   /// Returns that of the first source with a size.
   CollateFunction collate() const override;
+  std::string order() const override;
 
  private:
   std::vector<Source> sources_;

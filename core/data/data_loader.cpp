@@ -423,6 +423,7 @@ const std::vector<DataLoader::Part>& DataLoader::parts() const { return core().p
 const DataLoaderOptions& DataLoader::options() const { return core().options; }
 const std::shared_ptr<const data::Dataset>& DataLoader::dataset() const { return core().dataset; }
 const std::shared_ptr<const data::Sampler>& DataLoader::sampler() const { return core().sampler; }
+const std::shared_ptr<const data::IterableDataset>& DataLoader::iterable() const { return core().iterable; }
 
 std::optional<int64_t> DataLoader::num_examples() const {
   if (core().parts.empty()) return core().dataset == nullptr ? std::nullopt : std::optional(core().dataset->size());

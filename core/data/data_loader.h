@@ -104,6 +104,8 @@ class DataLoader {
   /// Return the data set and its order; nullptr where it is unsized, and of a combined loader.
   const std::shared_ptr<const data::Dataset>& dataset() const;
   const std::shared_ptr<const data::Sampler>& sampler() const;
+  /// Returns the unsized data set; nullptr where there is none.
+  const std::shared_ptr<const data::IterableDataset>& iterable() const;
 
   /// Returns the same loader with threads of its own.
   DataLoader copy() const;

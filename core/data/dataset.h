@@ -62,6 +62,9 @@ class IterableDataset {
   virtual std::unique_ptr<ExampleStream> stream(const StreamContext& context) const = 0;
   /// Returns the function that puts examples together. Default: nullptr, which stacks tensors by name.
   virtual CollateFunction collate() const { return nullptr; }
+  /// Returns what the order of its examples follows from beside seed, epoch and readers, for messages and to notice
+  /// another order when a run is resumed inside of an epoch.
+  virtual std::string order() const { return ""; }
 };
 
 /// Stacks examples by tensor name into one batch. Throws levin::Error naming the tensor whose shapes or types differ.

@@ -15,6 +15,7 @@ namespace levin::data {
 ImageFiles::ImageFiles(std::shared_ptr<const ImageIndex> index, std::vector<int64_t> rows, ImageFilesOptions options)
     : index_(std::move(index)), rows_(std::move(rows)), options_(std::move(options)) {
   if (options_.max_pixels < 1) options_.max_pixels = kMaxImagePixels;
+  whole_root_ = whole_path(index_->root);
 }
 
 at::Tensor ImageFiles::labels() const {
@@ -39,7 +40,7 @@ Batch ImageFiles::get(int64_t index, Generator& generator) const {
 ExampleKey ImageFiles::cache_key(int64_t index) const {
   const int64_t row = rows_[static_cast<size_t>(index)];
   const std::string path = index_->path(row);
-  return {.source = path,
+  return {.source = whole_root_ + "/" + index_->files[static_cast<size_t>(row)],
           .version = fmt::format("{}label {}\npaths {}\n", version_of_file(path),
                                  index_->labels[static_cast<size_t>(row)], options_.paths)};
 }

@@ -37,6 +37,7 @@ class ImageFiles : public Dataset {
   std::shared_ptr<const ImageIndex> index_;
   std::vector<int64_t> rows_;
   ImageFilesOptions options_;
+  std::string whole_root_;  ///< of the index
 };
 
 }  // namespace levin::data

@@ -112,12 +112,12 @@ InstructionData::Examples InstructionData::examples_of(const std::shared_ptr<con
   const std::string key = fmt::format(
       "{}\n{}tokenizer {}{}columns {} {} {} {} {}\ntemplate {} {}\nend {}\nlearned {}\nrows {} to {} of {}\ncontext {} "
       "window {} long {}\n",
-      "packed 1", rows->version(), file_of(options_.tokenizer), version_of_file(file_of(options_.tokenizer)),
-      name_of(format.columns.text), name_of(format.columns.prompt), name_of(format.columns.answer),
-      name_of(format.columns.system), name_of(format.columns.messages), format.chat ? format.chat->name() : kNoTemplate,
-      format.chat ? format.chat->format(sample).text : "", format.end, static_cast<int>(format.learned),
-      selection.row(0), selection.row(selection.size() - 1), selection.size(), options_.context, options_.pack_window,
-      static_cast<int>(options_.long_documents));
+      "packed 2", rows->version(), whole_path(file_of(options_.tokenizer)),
+      version_of_file(file_of(options_.tokenizer)), name_of(format.columns.text), name_of(format.columns.prompt),
+      name_of(format.columns.answer), name_of(format.columns.system), name_of(format.columns.messages),
+      format.chat ? format.chat->name() : kNoTemplate, format.chat ? format.chat->format(sample).text : "", format.end,
+      static_cast<int>(format.learned), selection.row(0), selection.row(selection.size() - 1), selection.size(),
+      options_.context, options_.pack_window, static_cast<int>(options_.long_documents));
   const XXH128_hash_t hash = XXH3_128bits(key.data(), key.size());
   const std::string folder = cache_folder();
   if (folder.empty())

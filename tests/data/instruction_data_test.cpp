@@ -258,6 +258,26 @@ TEST_F(InstructionDataTest, PackedRowsAreKeptUntilSomethingChanges) {
               HasSubstr("are damaged; hint: remove the file, it is made again"));
 }
 
+TEST_F(InstructionDataTest, PackedRowsAreOfTheFileWhateverTheWorkingFolder) {
+  // Two working folders, each with a file of one name, size and time of change, and one cache.
+  const auto before = std::filesystem::current_path();
+  std::vector<at::Tensor> tokens;
+  const auto time = std::filesystem::file_time_type::clock::now();
+  auto options = this->options(documents_of({5}));
+  options.context = 16;
+  options.cache_folder = folder_.path("cache");
+  options.files = {"rows.jsonl"};
+  for (const std::string word : {"cat", "dog"}) {
+    std::filesystem::create_directories(folder_.path(word));
+    std::filesystem::current_path(folder_.path(word));
+    std::ofstream("rows.jsonl") << "{\"text\": \"" << word << "\"}\n";
+    std::filesystem::last_write_time("rows.jsonl", time);
+    tokens.push_back(testing::all_batches(made(options)->train_dataloader()).at(0)["tokens"].clone());
+  }
+  std::filesystem::current_path(before);
+  EXPECT_FALSE(tokens[0].equal(tokens[1]));
+}
+
 TEST(RowPacker, FillsRowsOfAllSortsOfLengths) {
   // Lengths as of texts: the logarithm is normal; and as of chats: two humps.
   for (const int64_t context : {256, 1024, 4096}) {

@@ -17,6 +17,9 @@ struct ExampleKey {
 /// Returns size and time of change of a file, which an example's version consists of; empty where there is none.
 std::string version_of_file(const std::string& path);
 
+/// Returns a path that says the same from any working folder, as keys of what is kept need.
+std::string whole_path(const std::string& path);
+
 /// Keeps decoded examples. Called by several worker threads at a time.
 class ExampleCache : public Configurable {
  public:

@@ -152,7 +152,8 @@ std::string JsonRows::place(int64_t row) const {
 
 std::string JsonRows::version() const {
   std::string version;
-  for (const File& file : files_) version += fmt::format("{} {}", file.lines.path, version_of_file(file.lines.path));
+  for (const File& file : files_)
+    version += fmt::format("{} {}", whole_path(file.lines.path), version_of_file(file.lines.path));
   return version;
 }
 

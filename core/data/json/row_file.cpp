@@ -3,6 +3,7 @@
 #include <levin/core/base/error.h>
 #include <levin/core/base/file_system.h>
 #include <levin/core/base/log.h>
+#include <levin/core/data/cache/example_cache.h>
 #include <levin/core/data/json/text_stream.h>
 
 #include <fmt/format.h>
@@ -80,8 +81,7 @@ std::vector<RowIndex> places_of_index(const std::string& path, const std::string
   const std::string beside = (file.parent_path() / ("." + file.filename().string())).string();
   std::vector<RowIndex> places{{.path = path, .index = beside + ".rows", .blocks = beside + ".blocks"}};
   if (cache_folder.empty()) return places;
-  std::error_code error;
-  const std::string whole = fs::weakly_canonical(file, error).string();
+  const std::string whole = whole_path(path);
   const std::string cached = fmt::format("{}/rows-{:016x}", cache_folder, XXH3_64bits(whole.data(), whole.size()));
   places.push_back({.path = path, .index = cached + ".rows", .blocks = cached + ".blocks"});
   return places;

@@ -125,6 +125,7 @@ TarSamples::Kind TarSamples::kind_of(std::string_view ending) {
 void TarSamples::add_shard(const std::string& path) {
   const size_t before = keys_.size();
   shard_versions_.push_back(version_of_file(path));
+  shard_sources_.push_back(whole_path(path));
   std::set<std::string> endings;  // of the sample that is read
   for (const TarMember& member : index_tar(path)) {
     const auto [key, ending] = split_name(member.name);
@@ -239,7 +240,8 @@ Batch TarSamples::example(int64_t index, Generator& generator, OpenShards& shard
 ExampleKey TarSamples::cache_key(int64_t index) const {
   if (index < 0 || index >= size()) return {};
   const auto shard = static_cast<size_t>(shard_of(index));
-  ExampleKey made_of{.source = fmt::format("{}/{}", paths_[shard], key(index)), .version = shard_versions_[shard]};
+  ExampleKey made_of{.source = fmt::format("{}/{}", shard_sources_[shard], key(index)),
+                     .version = shard_versions_[shard]};
   // A key may be there twice.
   const Place* const places = places_.data() + static_cast<size_t>(index) * fields_.size();
   for (size_t field = 0; field < fields_.size(); ++field) made_of.version += fmt::format("{} ", places[field].offset);

@@ -80,6 +80,7 @@ class TarSamples : public Dataset {
   std::vector<Place> places_;  ///< of the first sample's fields, then of the second's
   std::vector<int64_t> shard_sizes_;
   std::vector<std::string> shard_versions_;  ///< see version_of_file
+  std::vector<std::string> shard_sources_;   ///< whole paths
   std::vector<int64_t> shard_ends_;          ///< samples up to the end of each file
 };
 
