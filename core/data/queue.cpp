@@ -1,6 +1,7 @@
 #include <levin/core/data/queue.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/log.h>
 #include <levin/core/base/mutex.h>
 #include <levin/core/data/batch_state.h>
 
@@ -9,6 +10,8 @@
 #include <algorithm>
 #include <chrono>
 #include <deque>
+#include <functional>
+#include <iterator>
 #include <span>
 #include <thread>
 #include <utility>
@@ -27,6 +30,21 @@ bool are_alike(const Batch& a, const Batch& b) {
       return false;
   }
   return std::ranges::all_of(a.text_items(), [&](const auto& item) { return b.find_texts(item.first) != nullptr; });
+}
+
+/// A copy that the writer's later changes of its tensors do not reach.
+Batch copy_of(const Batch& example, size_t writer) {
+  Batch copy;
+  for (const auto& [name, tensor] : example.items()) {
+    if (!tensor.defined())
+      throw Error("data",
+                  fmt::format("'{}' of an example that writer {} put into a queue is an undefined tensor; valid: "
+                              "a tensor with values",
+                              name, writer));
+    copy.set(name, tensor.detach().clone());
+  }
+  for (const auto& [name, texts] : example.text_items()) copy.set_texts(name, texts);
+  return copy;
 }
 
 /// Saves examples, stacked where they can be: a tensor a name.
@@ -106,8 +124,9 @@ class Queue::Writer::Core {
     waiting_.emplace_back(std::move(write), std::move(writer));
   }
 
-  bool put(size_t index, Batch example, State state) {
-    if (example.empty()) throw Error("data", "a queue was given an empty example; valid: at least one tensor or text");
+  bool put(size_t index, const Batch& given, State state) {
+    if (given.empty()) throw Error("data", "a queue was given an empty example; valid: at least one tensor or text");
+    Batch example = copy_of(given, index);
     MutexLock lock(mutex_);
     if (closed_) throw ClosedError();
     if (writers_[index].ended)
@@ -177,6 +196,13 @@ class Queue::Writer::Core {
   void start() LEVIN_EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
     if (closed_) return;
+    if (!std::exchange(has_started_, true) && writers_.size() < std::max<size_t>(1, restored_.size()))
+      log::warning(fmt::format("a queue is read that has {}; {}hint: add_writer, or writer(), before it is read",
+                               counted(std::ssize(writers_), "writer"),
+                               restored_.empty()
+                                   ? "it waits for one; "
+                                   : fmt::format("its checkpoint has {}, each with the place where it goes on; ",
+                                                 counted(std::ssize(restored_), "writer"))));
     for (auto& [write, writer] : std::exchange(waiting_, {}))
       threads_.emplace_back([write = std::move(write), writer = std::move(writer)]() mutable {
         try {
@@ -227,6 +253,12 @@ class Queue::Writer::Core {
     forget(0);
   }
 
+  /// Examples that could not be put together are read again.
+  void give_back(int64_t count) {
+    const MutexLock lock(mutex_);
+    next_ -= count;
+  }
+
   std::shared_ptr<void> begin_reading(const StreamContext& context) {
     const MutexLock lock(mutex_);
     if (!reading_.expired() && context.reader != reader_)
@@ -273,7 +305,11 @@ class Queue::Writer::Core {
     {
       const MutexLock lock(mutex_);
       closed_ = true;
-      threads = std::exchange(threads_, {});
+      // A writer that closes its queue is joined by the destructor.
+      const auto is_other = [](const std::thread& thread) { return thread.get_id() != std::this_thread::get_id(); };
+      const auto others = std::ranges::partition(threads_, std::not_fn(is_other));
+      std::ranges::move(others, std::back_inserter(threads));
+      threads_.erase(others.begin(), others.end());
       not_started = std::exchange(waiting_, {});
     }
     has_room_.notify_all();
@@ -309,6 +345,18 @@ class Queue::Writer::Core {
   }
 
   void load_state_dict(const State& state) {
+    if (!state.is_map() || state.find("pass_epoch") == nullptr || state.find("examples") == nullptr)
+      throw Error("checkpoint", "what is to be loaded is no state of a queue; valid: what its state_dict() gave");
+    auto examples = examples_of_state(state.at("examples"));
+    const int64_t first = state.at("first").as_int();
+    const int64_t next = state.at("next").as_int();
+    const int64_t count = state.at("examples").at("count").as_int();
+    if (count != std::ssize(examples) || first < 0 || next < first || next - first > count)
+      throw Error(
+          "checkpoint",
+          fmt::format("the state of a queue contradicts itself: it goes on with example {} of {} from {} on; hint: "
+                      "it is damaged, or was not written by state_dict()",
+                      next, std::ssize(examples), first));
     {
       const MutexLock lock(mutex_);
       pass_epoch_ = state.at("pass_epoch").as_int();
@@ -316,12 +364,12 @@ class Queue::Writer::Core {
       batch_size_ = state.at("batch_size").as_int();
       resumes_ = true;
       if (written_) {  // the examples behind those that were saved are here, or will be
-        go_to(state.at("next").as_int());
+        go_to(next);
         return;
       }
-      examples_ = examples_of_state(state.at("examples"));
-      first_ = state.at("first").as_int();
-      next_ = state.at("next").as_int();
+      examples_ = std::move(examples);
+      first_ = first;
+      next_ = next;
       dropped_ = state.at("dropped").as_int();
       restored_.clear();
       for (const State& saved : state.at("writers").as_list())
@@ -387,6 +435,7 @@ class Queue::Writer::Core {
   bool resumes_ LEVIN_GUARDED_BY(mutex_) = false;  ///< no pass has begun since a state was loaded
   bool written_ LEVIN_GUARDED_BY(mutex_) = false;
   bool closed_ LEVIN_GUARDED_BY(mutex_) = false;
+  bool has_started_ LEVIN_GUARDED_BY(mutex_) = false;  ///< it was read
   std::exception_ptr error_ LEVIN_GUARDED_BY(mutex_);
   std::vector<WriterPlace> writers_ LEVIN_GUARDED_BY(mutex_);
   std::vector<WriterPlace> restored_ LEVIN_GUARDED_BY(mutex_);
@@ -403,11 +452,22 @@ Queue::Writer::~Writer() {
   if (core_ != nullptr) core_->leave(index_, std::uncaught_exceptions() > exceptions_);
 }
 
-bool Queue::Writer::put(Batch example, State state) { return core_->put(index_, std::move(example), std::move(state)); }
-int64_t Queue::Writer::position() const { return core_->position(index_); }
-State Queue::Writer::state() const { return core_->state(index_); }
-void Queue::Writer::end() { core_->end(index_, nullptr); }
-void Queue::Writer::fail(std::exception_ptr error) { core_->end(index_, std::move(error)); }
+Queue::Writer::Core& Queue::Writer::core() const {
+  if (core_ == nullptr) throw Error("data", "a writer of a queue was moved from; valid: the one that it was moved to");
+  return *core_;
+}
+bool Queue::Writer::put(const Batch& example, State state) { return core().put(index_, example, std::move(state)); }
+int64_t Queue::Writer::position() const { return core().position(index_); }
+State Queue::Writer::state() const { return core().state(index_); }
+void Queue::Writer::end() { core().end(index_, nullptr); }
+void Queue::Writer::fail(std::exception_ptr error) {
+  if (error == nullptr)
+    error = std::make_exception_ptr(Error(
+        "data", fmt::format("writer {} of a queue failed without an exception; hint: std::current_exception() has "
+                            "one inside of a catch block",
+                            index_)));
+  core().end(index_, std::move(error));
+}
 
 class Queue::Stream : public ExampleStream {
  public:
@@ -442,7 +502,10 @@ Queue::Queue(const QueueOptions& options, CollateFunction collate)
 Queue::~Queue() { close(); }
 
 Queue::Writer Queue::writer() { return Writer(core_, core_->add_writer()); }
-void Queue::add_writer(std::function<void(Writer&)> write) { core_->start_later(std::move(write), writer()); }
+void Queue::add_writer(std::function<void(Writer&)> write) {
+  if (write == nullptr) throw Error("data", "add_writer of a queue was given no function");
+  core_->start_later(std::move(write), writer());
+}
 
 std::optional<Batch> Queue::take(int64_t count) {
   if (count < 1) throw Error("data", fmt::format("a queue was asked for {} examples; valid: at least 1", count));
@@ -458,8 +521,15 @@ std::optional<Batch> Queue::take(int64_t count) {
     if (examples.empty()) throw;  // else the next call throws it
   }
   if (examples.empty()) return std::nullopt;
+  Batch batch;
+  try {
+    batch = core_->collate(examples);
+  } catch (...) {
+    core_->give_back(std::ssize(examples));
+    throw;
+  }
   core_->note_taken();
-  return core_->collate(examples);
+  return batch;
 }
 
 int64_t Queue::size() const { return core_->size(); }

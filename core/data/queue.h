@@ -47,10 +47,10 @@ class Queue : public IterableDataset, public Stateful {
     /// Without `end` before it, the reader gets an error: a writer is gone.
     ~Writer();
 
-    /// Puts one example in, without a batch dimension. `state`: what the writer needs to go on behind it, see `state`.
+    /// Puts a copy of one example in, without a batch dimension. `state`: what the writer needs to go on behind it.
     /// Returns whether it was taken in: false where it was dropped. Throws levin::Error once the queue is closed, after
     /// `end`, and where the queue stays full for the timeout.
-    bool put(Batch example, State state = {});
+    bool put(const Batch& example, State state = {});
     /// Returns how many examples it has tried to put in, in the run that is resumed too.
     int64_t position() const;
     /// Returns what the last `put` was given, also of the run that is resumed; null where there was none.
@@ -64,6 +64,7 @@ class Queue : public IterableDataset, public Stateful {
     friend class Queue;
     class Core;
     Writer(std::shared_ptr<Core> core, size_t index);
+    Core& core() const;
     std::shared_ptr<Core> core_;  ///< nullptr once moved from
     size_t index_;
     int exceptions_;  ///< on their way when it was made
@@ -83,7 +84,8 @@ class Queue : public IterableDataset, public Stateful {
   void add_writer(std::function<void(Writer&)> write);
 
   /// Takes up to `count` examples, collated, and waits for them; fewer at the end, then nothing. Throws what a writer
-  /// failed with, and levin::Error where the queue stays empty for the timeout.
+  /// failed with, and levin::Error where the queue stays empty for the timeout. Examples that cannot be put together
+  /// stay in it.
   std::optional<Batch> take(int64_t count);
   /// Returns the number of examples that wait to be read.
   int64_t size() const;

@@ -17,6 +17,8 @@
 #include <cmath>
 #include <cstring>
 #include <deque>
+#include <new>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -26,6 +28,21 @@ namespace {
 
 /// The stream of `sample`, which is none of an epoch.
 constexpr int64_t kReplayStream = -2;
+
+constexpr int64_t kMostWriters = 1 << 16;
+constexpr double kMostPriority = 1e100;
+
+const char* name_of_sampling(int64_t sampling) {
+  switch (static_cast<ReplaySampling>(sampling)) {
+    case ReplaySampling::kUniform:
+      return "uniform";
+    case ReplaySampling::kPrioritized:
+      return "prioritized";
+    case ReplaySampling::kEpisodes:
+      return "episodes";
+  }
+  return "another";
+}
 
 constexpr std::array<const char*, 4> kReplayNames{"index", "discount", "weight", "mask"};
 
@@ -100,13 +117,20 @@ class ReplayBuffer::Core {
     check_names(given, first_writer);
     const Batch steps = on_host(given);
     const int64_t count = steps.size();
+    if (count == 0) return;
     const auto terminated = column_of<uint8_t>(steps, "terminated", count);
     const auto truncated = column_of<uint8_t>(steps, "truncated", count);
     column_of<double>(steps, "reward", count);
 
     const MutexLock lock(mutex_);
     if (!rows_.empty()) rows_.check(steps);
-    if (options_.sampling == ReplaySampling::kEpisodes) check_episodes(first_writer, count);
+    const auto ends_with = [&](int64_t i) {
+      const auto at = static_cast<size_t>(i);
+      return !terminated.empty() && terminated[at] != 0 ? kTerminated
+             : !truncated.empty() && truncated[at] != 0 ? kTruncated
+                                                        : kGoesOn;
+    };
+    if (options_.sampling == ReplaySampling::kEpisodes) check_episodes(first_writer, count, ends_with);
     if (rows_.empty()) rows_.allocate(steps);
     writers_.resize(std::max(writers_.size(), static_cast<size_t>(first_writer + count)));
     for (int64_t i = 0; i < count; ++i) {
@@ -116,16 +140,15 @@ class ReplayBuffer::Core {
       rows_.write(static_cast<int64_t>(row), steps, i);
       if (writer.last >= first()) successor_[static_cast<size_t>(row_of(writer.last))] = number;
       successor_[row] = kNone;
-      const auto at = static_cast<size_t>(i);
-      end_[row] = !terminated.empty() && terminated[at] != 0 ? kTerminated
-                  : !truncated.empty() && truncated[at] != 0 ? kTruncated
-                                                             : kGoesOn;
+      end_[row] = ends_with(i);
       if (priorities_) priorities_->set(static_cast<int64_t>(row), highest_priority_);
       if (writer.begin == kNone) writer.begin = number;
       writer.last = number;
       ++writer.length;
       if (end_[row] == kGoesOn) continue;
-      if (options_.sampling == ReplaySampling::kEpisodes) note_episode({writer.begin, writer.length});
+      // One that was too long has lost its beginning.
+      if (options_.sampling == ReplaySampling::kEpisodes && writer.begin >= first())
+        note_episode({writer.begin, writer.length});
       writer = {};
     }
     while (!episodes_.empty() && episodes_.front().begin < first()) episodes_.pop_front();
@@ -149,6 +172,7 @@ class ReplayBuffer::Core {
   Batch sample(int64_t count) {
     if (count < 1) throw Error("data", fmt::format("a replay buffer was asked for {} steps; valid: at least 1", count));
     const MutexLock lock(mutex_);
+    require_held(count);
     if (!seed_) seed_ = global_seed();
     Generator generator(*seed_, kReplayStream, draws_);
     std::vector<double> drawn(static_cast<size_t>(count));
@@ -166,6 +190,13 @@ class ReplayBuffer::Core {
   }
 
   void update_priorities(const at::Tensor& index, const at::Tensor& error) {
+    if (!index.defined() || !error.defined())
+      throw Error("data",
+                  "update_priorities of a replay buffer was given an undefined tensor; valid: 'index' of a batch, "
+                  "and an error for each");
+    if (!c10::isIntegralType(index.scalar_type(), /*includeBool=*/false))
+      throw Error("data", fmt::format("the index of update_priorities is {}; valid: int64, 'index' of a batch",
+                                      c10::toString(index.scalar_type())));
     const auto numbers = to_values<int64_t>(index);
     const auto errors = to_values<double>(error);
     if (numbers.size() != errors.size())
@@ -185,6 +216,12 @@ class ReplayBuffer::Core {
                     fmt::format("step {} was never added to the replay buffer; valid: 0 to {}, as in 'index' of a "
                                 "batch",
                                 number, added_ - 1));
+    for (const double value : errors)
+      if (const double priority = std::pow(std::abs(value) + options_.epsilon, options_.alpha);
+          priority > kMostPriority)
+        throw Error("data", fmt::format("the priority of a step is too large for a sum of all; got {} of the error {}; "
+                                        "valid: up to {}; hint: a smaller alpha, or errors that are clipped",
+                                        priority, value, kMostPriority));
     for (size_t i = 0; i < numbers.size(); ++i) {
       const double priority = std::pow(std::abs(errors[i]) + options_.epsilon, options_.alpha);
       highest_priority_ = std::max(highest_priority_, priority);
@@ -234,22 +271,60 @@ class ReplayBuffer::Core {
   }
 
   void load_state_dict(const State& state) {
+    if (!state.is_map() || state.find("capacity") == nullptr || state.find("successors") == nullptr)
+      throw Error("checkpoint",
+                  "what is to be loaded is no state of a replay buffer; valid: what its state_dict() gave");
     if (const int64_t capacity = state.at("capacity").as_int(); capacity != options_.capacity)
       throw Error("checkpoint", fmt::format("a replay buffer was saved with a capacity of {}; got {}; valid: the same",
                                             capacity, options_.capacity));
     if (state.at("sampling").as_int() != static_cast<int64_t>(options_.sampling))
-      throw Error("checkpoint", "a replay buffer was saved with another kind of sampling; valid: the same");
-    const MutexLock lock(mutex_);
-    added_ = state.at("added").as_int();
-    draws_ = state.at("draws").as_int();
-    beta_ = state.at("beta").as_double();
-    highest_priority_ = state.at("highest_priority").as_double();
-    if (const State* const seed = state.find("seed")) seed_ = static_cast<uint64_t>(seed->as_int());
-    rows_ = StepRows(options_.capacity, options_.folder);
-    rows_.restore(state.at("steps"), row_of(first()));
+      throw Error("checkpoint", fmt::format("a replay buffer was saved with sampling {}; got {}; valid: the same",
+                                            name_of_sampling(state.at("sampling").as_int()),
+                                            name_of_sampling(static_cast<int64_t>(options_.sampling))));
+    // All of it is looked at before anything is taken.
+    const int64_t added = state.at("added").as_int();
+    const int64_t draws = state.at("draws").as_int();
+    const double beta = state.at("beta").as_double();
+    const double highest_priority = state.at("highest_priority").as_double();
+    const int64_t held_then = std::min(added, options_.capacity);
     const auto successors = to_values<int64_t>(state.at("successors").as_tensor());
     const auto ends = to_values<uint8_t>(state.at("ends").as_tensor());
     const auto priorities = to_values<double>(state.at("priorities").as_tensor());
+    const auto writers = to_values<int64_t>(state.at("writers").as_tensor());
+    const auto episodes = to_values<int64_t>(state.at("episodes").as_tensor());
+    const auto require = [](bool holds, const char* what) {
+      if (!holds)
+        throw Error("checkpoint",
+                    fmt::format("the state of a replay buffer contradicts itself: {}; hint: it is damaged, "
+                                "or was not written by state_dict()",
+                                what));
+    };
+    require(added >= 0 && draws >= 0 && beta >= 0 && beta <= 1 && std::isfinite(highest_priority), "its counters");
+    require(std::ssize(successors) == held_then && std::ssize(ends) == held_then &&
+                (options_.sampling != ReplaySampling::kPrioritized || std::ssize(priorities) == held_then),
+            "places for another number of steps");
+    const auto is_number = [&](int64_t number) { return number >= kNone && number < added; };
+    require(std::ranges::all_of(successors, is_number), "a step behind the last one");
+    require(std::ranges::all_of(priorities, [](double priority) { return priority >= 0 && std::isfinite(priority); }),
+            "a priority that is no number");
+    require(writers.size() % 3 == 0 && episodes.size() % 2 == 0, "writers or episodes cut short");
+    for (size_t i = 0; i < writers.size(); i += 3)
+      require(is_number(writers[i]) && is_number(writers[i + 1]) && writers[i + 2] >= 0,
+              "a writer behind the last step");
+    for (size_t i = 0; i < episodes.size(); i += 2)
+      require(episodes[i] >= added - held_then && episodes[i + 1] > 0 && episodes[i + 1] <= held_then &&
+                  episodes[i] + episodes[i + 1] <= added,
+              "an episode outside of the steps");
+    StepRows rows(options_.capacity, options_.folder);
+    rows.restore(state.at("steps"), row_of(added - held_then), held_then);
+    require(held_then == 0 || !rows.empty(), "no steps");
+    const MutexLock lock(mutex_);
+    added_ = added;
+    draws_ = draws;
+    beta_ = beta;
+    highest_priority_ = highest_priority;
+    if (const State* const seed = state.find("seed")) seed_ = static_cast<uint64_t>(seed->as_int());
+    rows_ = std::move(rows);
     if (priorities_) priorities_ = SumTree(options_.capacity);
     for (size_t i = 0; i < successors.size(); ++i) {
       const int64_t row = row_of(first() + static_cast<int64_t>(i));
@@ -258,10 +333,8 @@ class ReplayBuffer::Core {
       if (priorities_) priorities_->set(row, priorities[i]);
     }
     writers_.clear();
-    const auto writers = to_values<int64_t>(state.at("writers").as_tensor());
     for (size_t i = 0; i < writers.size(); i += 3) writers_.push_back({writers[i], writers[i + 1], writers[i + 2]});
     episodes_.clear();
-    const auto episodes = to_values<int64_t>(state.at("episodes").as_tensor());
     for (size_t i = 0; i < episodes.size(); i += 2) episodes_.push_back({episodes[i], episodes[i + 1]});
   }
 
@@ -302,7 +375,17 @@ class ReplayBuffer::Core {
     if (first_writer < 0)
       throw Error("data", fmt::format("writer {} of a replay buffer; valid: at least 0", first_writer));
     const int64_t count = steps.size();
+    if (first_writer > kMostWriters - count)
+      throw Error("data",
+                  fmt::format("a replay buffer has at most {} writers; got steps of the writers {} to {}; hint: "
+                              "add() takes the steps of one moment, one of each writer",
+                              kMostWriters, first_writer, first_writer + (count - 1)));
     for (const auto& [name, tensor] : steps.items()) {
+      if (tensor.defined() && (tensor.layout() != at::kStrided || tensor.is_meta()))
+        throw Error("data",
+                    fmt::format("'{}' of the steps of a replay buffer is sparse or without values; valid: a dense "
+                                "tensor",
+                                name));
       if (std::ranges::find(kReplayNames, name) != kReplayNames.end())
         throw Error("data",
                     fmt::format("'{}' is what a replay buffer puts into its batches; valid: another name", name));
@@ -329,17 +412,19 @@ class ReplayBuffer::Core {
   }
 
   /// Of these writers, before a step of each is added.
-  void check_episodes(int64_t first_writer, int64_t count) const LEVIN_REQUIRES(mutex_) {
+  template <class EndsWith>
+  void check_episodes(int64_t first_writer, int64_t count, const EndsWith& ends_with) const LEVIN_REQUIRES(mutex_) {
     if (count > options_.capacity)
       throw Error("data", fmt::format("{} were added at once to a replay buffer; valid: at most {}, its capacity",
                                       counted(count, "step"), options_.capacity));
     for (int64_t i = first_writer; i < std::min(first_writer + count, std::ssize(writers_)); ++i) {
       const Writer& writer = writers_[static_cast<size_t>(i)];
       if (writer.begin == kNone || writer.begin >= added_ + count - options_.capacity) continue;
+      if (ends_with(i - first_writer) != kGoesOn) continue;  // it is over, and is left out
       throw Error("data",
                   fmt::format("an episode is longer than the replay buffer; got {} of writer {}, and {} in all "
-                              "since its first; valid: at most {}, the capacity; hint: a larger capacity, or "
-                              "'truncated' in time",
+                              "since its first; valid: at most {}, the capacity; hint: a larger capacity, or a step "
+                              "with 'truncated', which ends the episode and leaves it out",
                               counted(writer.length + 1, "step"), i, added_ + count - writer.begin, options_.capacity));
     }
   }
@@ -350,16 +435,21 @@ class ReplayBuffer::Core {
     episodes_.insert(place, episode);
   }
 
-  /// `drawn`: in [0, 1), one for each.
-  Batch draw(std::span<const double> drawn) const LEVIN_REQUIRES(mutex_) {
+  void require_held(int64_t count) const LEVIN_REQUIRES(mutex_) {
     const bool of_episodes = options_.sampling == ReplaySampling::kEpisodes;
-    const int64_t count = std::ssize(drawn);
     const int64_t has = of_episodes ? std::ssize(episodes_) : held();
     if (count > has)
       throw Error("data", fmt::format("a replay buffer was asked for more than it has; got {} of {}; valid: at most as "
                                       "many; hint: let its writers fill it before training begins",
                                       count, counted(has, of_episodes ? "whole episode" : "step")));
-    if (of_episodes) return episode_batch(drawn);
+  }
+
+  /// `drawn`: in [0, 1), one for each.
+  Batch draw(std::span<const double> drawn) const LEVIN_REQUIRES(mutex_) {
+    const int64_t count = std::ssize(drawn);
+    require_held(count);
+    if (options_.sampling == ReplaySampling::kEpisodes) return episode_batch(drawn);
+    const int64_t has = held();
 
     std::vector<int64_t> numbers;
     std::vector<double> weights;
@@ -405,7 +495,9 @@ class ReplayBuffer::Core {
     for (size_t column = 0; column < columns.size(); ++column) {
       const auto& [name, rows] = columns[column];
       if (column == reward && options_.n_step > 1) {
-        batch.set(name, to_tensor(rewards).to(rows.scalar_type()).reshape(reward_sizes(rows, std::ssize(numbers))));
+        // A discounted sum of whole numbers is none.
+        const auto type = rows.is_floating_point() ? rows.scalar_type() : at::kFloat;
+        batch.set(name, to_tensor(rewards).to(type).reshape(reward_sizes(rows, std::ssize(numbers))));
         continue;
       }
       const bool is_of_last = is_next(name) || name == "terminated" || name == "truncated";
@@ -497,8 +589,24 @@ class ReplayBuffer::Core {
   std::deque<Episode> episodes_ LEVIN_GUARDED_BY(mutex_);  ///< whole ones, in the order of their beginnings
 };
 
-ReplayBuffer::ReplayBuffer(const ReplayBufferOptions& options)
-    : core_((schema_of<ReplayBufferOptions>().validate(options, "replay buffer"), std::make_unique<Core>(options))) {}
+std::unique_ptr<ReplayBuffer::Core> ReplayBuffer::make_core(const ReplayBufferOptions& options) {
+  schema_of<ReplayBufferOptions>().validate(options, "replay buffer");
+  const auto refuse = [&] {
+    return ConfigError(
+        fmt::format("replay buffer.capacity: there is no memory for the places of {} steps, {} bytes each "
+                    "beside their tensors; hint: a smaller capacity",
+                    options.capacity, options.sampling == ReplaySampling::kPrioritized ? 25 : 9));
+  };
+  try {
+    return std::make_unique<Core>(options);
+  } catch (const std::bad_alloc&) {
+    throw refuse();
+  } catch (const std::length_error&) {
+    throw refuse();
+  }
+}
+
+ReplayBuffer::ReplayBuffer(const ReplayBufferOptions& options) : core_(make_core(options)) {}
 ReplayBuffer::~ReplayBuffer() = default;
 
 void ReplayBuffer::add(const Batch& steps, int64_t first_writer) { core_->add(steps, first_writer); }

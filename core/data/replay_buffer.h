@@ -88,6 +88,7 @@ class ReplayBuffer : public Dataset, public Stateful {
 
  private:
   class Core;
+  static std::unique_ptr<Core> make_core(const ReplayBufferOptions& options);
   const std::unique_ptr<Core> core_;
 };
 

@@ -141,11 +141,15 @@ Batch StepRows::copy(int64_t first, int64_t count) const {
   return batch;
 }
 
-void StepRows::restore(const State& steps, int64_t first) {
+void StepRows::restore(const State& steps, int64_t first, int64_t held) {
   std::vector<Batch::Item> columns;
   for (const State& item : steps.as_list()) {
     const TensorLeaf& leaf = item.as_list()[1].as_leaf();
     const at::IntArrayRef sizes = leaf.saved != nullptr ? at::IntArrayRef(leaf.saved->shape()) : leaf.value.sizes();
+    if (sizes.empty() || sizes[0] != held)
+      throw Error("checkpoint",
+                  fmt::format("the state of a replay buffer contradicts itself: '{}' has [{}] of {}",
+                              item.as_list()[0].as_string(), fmt::join(sizes, ", "), counted(held, "step")));
     at::Tensor rows =
         make(sizes.slice(1), count_, leaf.saved != nullptr ? leaf.saved->dtype() : leaf.value.scalar_type());
     const int64_t to_end = std::min(sizes[0], count_ - first);

@@ -35,7 +35,7 @@ class StepRows {
   Batch copy(int64_t first, int64_t count) const;
   /// Makes the rows for the steps of a copy, as to_state gave them, and puts these in from row `first` on. Steps that
   /// are in files are read into the rows and take no memory of their own.
-  void restore(const State& steps, int64_t first);
+  void restore(const State& steps, int64_t first, int64_t held);
 
  private:
   at::Tensor make(at::IntArrayRef row_sizes, int64_t count, at::ScalarType type) const;

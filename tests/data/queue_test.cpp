@@ -1,6 +1,7 @@
 // A queue hands on every example once and in order, ends when its writers have ended, says what is wrong with them, and
 // is saved so that a resumed run trains on what an uninterrupted one does.
 
+#include "../support/captured_log.h"
 #include "../support/tiny.h"
 #include "reader_checks.h"
 
@@ -138,6 +139,67 @@ TEST(Queue, SaysWhatIsWrong) {
   EXPECT_THROW(Queue({.timeout = -1}), ConfigError);
   EXPECT_THAT(message_of([] { DataLoader(std::make_shared<Queue>(), {.num_workers = 2}); }),
               AllOf(HasSubstr("read by the thread that trains; got num_workers 2"), HasSubstr("valid: 0")));
+}
+
+TEST(Queue, KeepsCopiesOfWhatIsPutIn) {
+  Queue queue;
+  auto writer = queue.writer();
+  at::Tensor x = torch::zeros({1}, at::kLong);
+  for (int64_t i = 0; i < 3; ++i) {
+    x.fill_(i);
+    writer.put({{"number", x}});
+  }
+  EXPECT_EQ((*queue.take(3))["number"].flatten().sum().item<int64_t>(), 3);
+}
+
+TEST(Queue, ExamplesThatCannotBeStackedStayInIt) {
+  Queue queue;
+  auto writer = queue.writer();
+  writer.put({{"x", torch::ones({3})}});
+  writer.put({{"x", torch::ones({4})}});
+  EXPECT_ANY_THROW(queue.take(2));
+  EXPECT_EQ(queue.size(), 2);
+  EXPECT_EQ((*queue.take(1))["x"].numel(), 3);
+  EXPECT_EQ((*queue.take(1))["x"].numel(), 4);
+}
+
+TEST(Queue, RefusesWritersThatAreNone) {
+  Queue queue;
+  EXPECT_THAT(message_of([&] { queue.add_writer(nullptr); }), HasSubstr("[data] add_writer of a queue was given no"));
+  auto writer = queue.writer();
+  EXPECT_THAT(message_of([&] { writer.put({{"x", at::Tensor()}}); }), HasSubstr("'x' of an example that writer 0 put"));
+  auto other = std::move(writer);
+  EXPECT_THAT(message_of([&] { writer.end(); }), HasSubstr("was moved from"));  // NOLINT(bugprone-use-after-move)
+  other.fail(nullptr);
+  EXPECT_THAT(message_of([&] { queue.take(1); }), HasSubstr("writer 0 of a queue failed without an exception"));
+}
+
+TEST(Queue, SaysThatItWaitsForAWriter) {
+  testing::CapturedLog log;
+  Queue queue({.timeout = 0.05});
+  EXPECT_THAT(message_of([&] { queue.take(1); }), HasSubstr("of 0 writers"));
+  EXPECT_THAT(log.text(), HasSubstr("a queue is read that has 0 writers; it waits for one; hint: add_writer"));
+  Queue saved;
+  auto first = saved.writer();
+  auto second = saved.writer();
+  first.put(number(1));
+  second.put(number(2));
+  Queue resumed({.timeout = 0.05});
+  resumed.load_state_dict(saved.state_dict());
+  auto only = resumed.writer();
+  resumed.take(2);
+  EXPECT_THAT(log.text(), HasSubstr("has 1 writer; its checkpoint has 2 writers"));
+  EXPECT_THAT(message_of([&] { resumed.load_state_dict(State::map()); }), HasSubstr("is no state of a queue"));
+}
+
+TEST(Queue, AWriterMayCloseIt) {
+  Queue queue;
+  queue.add_writer([&](Queue::Writer& out) {
+    out.put(number(0));
+    queue.close();
+  });
+  while (queue.take(1)) {
+  }
 }
 
 TEST(Queue, SaysThatAWriterIsGone) {

@@ -24,6 +24,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <numeric>
 #include <set>
 #include <string>
@@ -334,6 +335,15 @@ TEST(ReplayBuffer, SaysWhatIsWrong) {
   EXPECT_THAT(message_of([&] { buffer.set_beta(2); }), HasSubstr("valid: 0 to 1"));
   EXPECT_THROW(ReplayBuffer({.capacity = 0}), ConfigError);
   EXPECT_THROW(ReplayBuffer({.discount = 1.5}), ConfigError);
+  EXPECT_THAT(message_of([] { ReplayBuffer({.capacity = std::numeric_limits<int64_t>::max()}); }),
+              HasSubstr("replay buffer.capacity: there is no memory for the places of"));
+  EXPECT_THAT(message_of([&] { buffer.sample(std::numeric_limits<int64_t>::max()); }), HasSubstr("of 3 steps"));
+  EXPECT_THAT(message_of([&] { buffer.add(numbered(0, 1), int64_t{1} << 40); }), HasSubstr("at most 65536 writers"));
+  EXPECT_THAT(message_of([&] { buffer.load_state_dict(State::map()); }), HasSubstr("is no state of a replay buffer"));
+  ReplayBuffer late({.capacity = 10});
+  late.add({{"x", torch::zeros({0, 2})}});
+  late.add({{"x", torch::zeros({1, 3})}});  // the first steps say what steps are like
+  EXPECT_EQ(late.num_steps(), 1);
 
   ReplayBuffer prioritized({.capacity = 10, .sampling = ReplaySampling::kPrioritized});
   prioritized.add(numbered(0, 3));
@@ -345,6 +355,10 @@ TEST(ReplayBuffer, SaysWhatIsWrong) {
               AllOf(HasSubstr("got nan"), HasSubstr("has training diverged?")));
   EXPECT_THAT(message_of([&] { prioritized.update_priorities(torch::tensor({3}), torch::ones(1)); }),
               HasSubstr("step 3 was never added"));
+  EXPECT_THAT(message_of([&] { prioritized.update_priorities(torch::zeros(1), torch::ones(1)); }),
+              HasSubstr("the index of update_priorities is Float; valid: int64"));
+  EXPECT_THAT(message_of([&] { prioritized.update_priorities(at::Tensor(), torch::ones(1)); }),
+              HasSubstr("an undefined tensor"));
   ReplayBuffer sums({.n_step = 3});
   EXPECT_THAT(message_of([&] {
                 sums.add({{"observation", torch::zeros({1, 2})}});
@@ -357,6 +371,44 @@ TEST(ReplayBuffer, SaysWhatIsWrong) {
               HasSubstr("'reward' of a step of a replay buffer is one number; got 4 of 2 steps"));
 }
 
+TEST(ReplayBuffer, SumsUpWholeRewardsAsNumbersWithDigits) {
+  ReplayBuffer buffer({.capacity = 8, .n_step = 3, .discount = 0.5, .seed = 1});
+  for (int i = 0; i < 4; ++i) buffer.add({{"reward", torch::ones(1, at::kLong)}});
+  const Batch batch = buffer.sample(4);
+  EXPECT_EQ(batch["reward"].scalar_type(), at::kFloat);
+  for (int64_t i = 0; i < 4; ++i) {
+    const int64_t number = batch["index"][i].item<int64_t>();
+    EXPECT_EQ(batch["reward"][i].item<double>(), number < 2 ? 1.75 : number == 2 ? 1.5 : 1.0);
+  }
+}
+
+TEST(ReplayBuffer, AStateThatContradictsItselfIsRefusedAndChangesNothing) {
+  ReplayBuffer saved({.capacity = 10, .sampling = ReplaySampling::kPrioritized});
+  saved.add(numbered(0, 3));
+  const State good = saved.state_dict();
+  ReplayBuffer buffer({.capacity = 10, .sampling = ReplaySampling::kPrioritized, .seed = 1});
+  buffer.add(numbered(10, 2));
+  const auto refused = [&](const std::string& key, const State& value) {
+    State bad = good;
+    bad[key] = value;
+    EXPECT_THAT(message_of([&] { buffer.load_state_dict(bad); }), HasSubstr("[checkpoint]")) << key;
+    EXPECT_EQ(buffer.num_added(), 2) << key;
+  };
+  refused("added", State(int64_t{-1}));
+  refused("added", State(int64_t{1} << 62));
+  refused("ends", State(torch::zeros({0}, at::kByte)));
+  refused("priorities", State(torch::full({3}, NAN, at::kDouble)));
+  refused("successors", State(torch::full({3}, 100, at::kLong)));
+  refused("episodes", State(torch::zeros({2}, at::kLong)));
+  refused("writers", State(torch::zeros({2}, at::kLong)));
+  State lacking = good;
+  lacking.as_map().erase("beta");
+  EXPECT_ANY_THROW(buffer.load_state_dict(lacking));
+  EXPECT_EQ(buffer.sample(2)["number"].min().item<int64_t>(), 10);
+  buffer.load_state_dict(good);
+  EXPECT_EQ(buffer.num_added(), 3);
+}
+
 TEST(ReplayBuffer, RefusesAnEpisodeLongerThanItself) {
   ReplayBuffer buffer({.capacity = 6, .sampling = ReplaySampling::kEpisodes});
   EXPECT_THAT(message_of([&] { buffer.add(numbered(0, 1)); }), HasSubstr("steps without 'terminated' and 'truncated'"));
@@ -365,10 +417,16 @@ TEST(ReplayBuffer, RefusesAnEpisodeLongerThanItself) {
   };
   EXPECT_THAT(message_of([&] { buffer.sample(1); }), HasSubstr("got 1 of 0 whole episodes"));
   for (int i = 0; i < 6; ++i) buffer.add(step(false));
-  EXPECT_THAT(message_of([&] { buffer.add(step(true)); }),
+  EXPECT_THAT(message_of([&] { buffer.add(step(false)); }),
               AllOf(HasSubstr("[data] an episode is longer than the replay buffer; got 7 steps of writer 0"),
                     HasSubstr("valid: at most 6, the capacity"), HasSubstr("hint: a larger capacity")));
   EXPECT_EQ(buffer.num_added(), 6);
+  buffer.add(step(true));  // it is over, and left out
+  EXPECT_EQ(buffer.num_episodes(), 0);
+  buffer.add(step(false));
+  buffer.add(step(true));
+  EXPECT_EQ(buffer.num_episodes(), 1);
+  EXPECT_EQ(buffer.sample(1)["mask"].sum().item<int64_t>(), 2);
 }
 
 TEST(ReplayBuffer, RefusesAFolderWithoutRoom) {
@@ -675,7 +733,8 @@ TEST(ReplayBuffer, RefusesTheStateOfAnotherOne) {
   EXPECT_THAT(message_of([&] { larger.load_state_dict(buffer.state_dict()); }),
               HasSubstr("saved with a capacity of 10; got 11; valid: the same"));
   ReplayBuffer other({.capacity = 10, .sampling = ReplaySampling::kEpisodes});
-  EXPECT_THAT(message_of([&] { other.load_state_dict(buffer.state_dict()); }), HasSubstr("another kind of sampling"));
+  EXPECT_THAT(message_of([&] { other.load_state_dict(buffer.state_dict()); }),
+              HasSubstr("was saved with sampling uniform; got episodes"));
 }
 
 }  // namespace
