@@ -155,9 +155,13 @@ Config Config::load(const std::string& path) {
   if (exists(status) && !is_regular_file(status) && !is_directory(status))
     throw ConfigError(fmt::format("{} is a pipe or a device; valid: a configuration file", path));
   std::ifstream file(path);
-  if (!file || std::filesystem::is_directory(status))
-    throw ConfigError(fmt::format("cannot read the configuration file '{}'; hint: the path is relative to '{}'", path,
-                                  std::filesystem::current_path(ignored).string()));
+  if (is_directory(status)) throw ConfigError(fmt::format("'{}' is a folder; valid: a configuration file", path));
+  if (!file)
+    throw ConfigError(fmt::format("cannot read the configuration file '{}'{}{}", path,
+                                  std::filesystem::path(path).is_absolute() ? "" : "; hint: the path is relative to ",
+                                  std::filesystem::path(path).is_absolute()
+                                      ? ""
+                                      : fmt::format("'{}'", std::filesystem::current_path(ignored).string())));
   std::string text;
   std::array<char, 1 << 12> block;
   while (text.size() <= kMaxBytes && (file.read(block.data(), block.size()), file.gcount() > 0))

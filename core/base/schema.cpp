@@ -62,7 +62,8 @@ Config dump_floating_point(T value) {
 
 void throw_wrong_type(const Config& node, std::string_view path, std::string_view expected) {
   refuse_broken_yaml(node);
-  throw ConfigError(fmt::format("{}{}: expected {}; got {}", node.origin().prefix(), path, expected, node.describe()));
+  throw ConfigError(fmt::format("{}{}{}expected {}; got {}", node.origin().prefix(), path, path.empty() ? "" : ": ",
+                                expected, node.describe()));
 }
 
 void throw_unknown_key(const Config::Entry& entry, std::string_view path, const std::vector<std::string>& valid) {

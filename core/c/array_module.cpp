@@ -238,6 +238,15 @@ class ClassLoss final : public ElementLoss {
                                       describe_shape(target.sizes()), output.front()));
     if (target.is_floating_point())
       throw ArgumentError("targets[0].dtype is floating; valid for classes: LEVIN_INT32, LEVIN_INT64");
+    const int64_t lowest = target.min().item<int64_t>();
+    const int64_t highest = target.max().item<int64_t>();
+    const bool ignores = lowest == -100;  // as PyTorch's ignore_index
+    if (highest >= output.back() ||
+        (lowest < 0 && (!ignores || target.ge(0).logical_or(target.eq(-100)).logical_not().any().item<bool>())))
+      throw ArgumentError(
+          fmt::format("targets[0] has a class that is none of the output's; got {} to {}; valid: 0 to {}, "
+                      "and -100 for examples that do not count",
+                      lowest, highest, output.back() - 1));
   }
 };
 
@@ -315,7 +324,16 @@ ArrayModule::ArrayModule(const Options& options)
 
 void ArrayModule::check(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& targets) const {
   const std::optional<Shapes> outputs = model_->output_shapes(inputs);
-  if (outputs && !targets.empty()) loss_->check(*outputs, targets);
+  if (!outputs) return;
+  const int64_t examples = inputs.front().size(0);
+  if (examples == 0) throw ArgumentError("inputs[0] has no examples; valid: a first dimension of at least 1");
+  if (targets.empty()) return;
+  if (targets.front().dim() > 0 && targets.front().size(0) != examples)
+    throw ArgumentError(
+        fmt::format("inputs[0] and targets[0] differ in the number of examples, their first dimension; "
+                    "got {} and {}; valid: the same",
+                    describe_shape(inputs.front().sizes()), describe_shape(targets.front().sizes())));
+  loss_->check(*outputs, targets);
 }
 
 Batch ArrayModule::batch_of(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& targets) {

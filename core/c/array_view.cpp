@@ -13,6 +13,7 @@ namespace levin {
 namespace {
 
 constexpr int32_t kMostDimensions = 16;
+constexpr size_t kMostArrays = 1024;
 
 std::optional<at::ScalarType> scalar_type(int32_t dtype) {
   switch (dtype) {
@@ -79,6 +80,9 @@ std::string describe_shape(at::IntArrayRef shape) { return fmt::format("[{}]", f
 
 std::vector<at::Tensor> view_arrays(const levin_array* arrays, size_t count, const char* name) {
   if (count == 0) throw ArgumentError(fmt::format("num_{} is 0; valid: 1 or more", name));
+  // Before memory behind the arrays is read.
+  if (count > kMostArrays)
+    throw ArgumentError(fmt::format("num_{} is out of range; got {}; valid: up to {}", name, count, kMostArrays));
   if (arrays == nullptr) throw ArgumentError(fmt::format("{} is a null pointer; valid: {} arrays", name, count));
   std::vector<at::Tensor> tensors;
   for (size_t i = 0; i < count; ++i) tensors.push_back(view_array(arrays[i], fmt::format("{}[{}]", name, i)));

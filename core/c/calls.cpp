@@ -95,6 +95,11 @@ T* require_pointer(T* pointer, const char* call, const char* name) {
   return pointer;
 }
 
+const char* require_path(const char* path, const char* call, const char* name) {
+  if (*require_pointer(path, call, name) == 0) throw ArgumentError(fmt::format("{}: {} is empty", call, name));
+  return path;
+}
+
 // ---- Handles.
 
 struct Handle {
@@ -241,12 +246,22 @@ levin_engine* create(const Config& config, const levin_ranks* ranks) {
         throw ConfigError(
             fmt::format("{}trainer.{} is engine.{} here", trainer->find(option)->origin().prefix(), option, option));
   auto file = parse_options<EngineFile>(config, "");
+  file.engine.optimizer.resolve(registries().optimizers, "engine.optimizer");  // what is wrong has its name
   file.trainer.optimizer = file.engine.optimizer;
   file.trainer.scheduler = file.engine.scheduler;
   // Ranks are started by a launcher, or this process is the only one.
   const Config& devices = file.trainer.devices.config();
   const bool names_devices = !devices.is_scalar() || devices.text() != "auto" || !file.trainer.gpus.config().is_null();
-  if (!names_devices && registries().detect_environment() == nullptr) file.trainer.devices = 1;
+  const bool is_launched = ranks != nullptr || registries().detect_environment() != nullptr;
+  if (!names_devices && !is_launched) file.trainer.devices = 1;
+  const std::string number = devices.is_scalar() ? devices.text() : "";
+  const bool is_number = !number.empty() && number.find_first_not_of("0123456789") == std::string::npos;
+  if (is_number && number != "1" && !is_launched)
+    throw ConfigError(
+        fmt::format("{}trainer.devices: an engine of C or Fortran is one rank of those that a launcher or "
+                    "MPI has started; got {} devices and no launcher; valid: 1; hint: mpirun with "
+                    "levin_mpi.h, or torchrun",
+                    devices.origin().prefix(), number));
   if (file.seed) seed_everything(static_cast<uint64_t>(*file.seed));
   const auto handle = std::make_shared<Handle>();
   handle->module = make<ArrayModule>(file.engine.parts);
@@ -357,14 +372,21 @@ levin_status levin_predict(levin_engine* engine, const levin_array* inputs, size
 levin_status levin_save(levin_engine* engine, const char* path) {
   return guarded([&] {
     const Use use(engine, "levin_save");
-    use.engine().save(require_pointer(path, "levin_save", "path"));
+    use.engine().save(levin::require_path(path, "levin_save", "path"));
   });
 }
 
 levin_status levin_load(levin_engine* engine, const char* checkpoint) {
   return guarded([&] {
     const Use use(engine, "levin_load");
-    use.engine().load(require_pointer(checkpoint, "levin_load", "checkpoint"));
+    const char* const path = levin::require_path(checkpoint, "levin_load", "checkpoint");
+    try {
+      use.engine().load(path);
+    } catch (const levin::Error& error) {
+      // A call that is wrong here changes nothing.
+      if (error.component() == "engine") throw ArgumentError(fmt::format("levin_load: {}", error.what()));
+      throw;
+    }
   });
 }
 

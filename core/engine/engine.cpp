@@ -19,6 +19,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <filesystem>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -75,6 +76,12 @@ class Engine::Calls final : public RankCalls {
     if (rank_)
       throw Error("engine",
                   "load after the first step; valid: before it; hint: close() this engine and make a new one");
+    if (ckpt.empty()) throw Error("engine", "load was given an empty path; valid: a checkpoint, last, best or auto");
+    const bool is_path = ckpt != "last" && ckpt != "best" && ckpt != "auto" && ckpt.find("://") == std::string::npos;
+    if (is_path && !std::filesystem::exists(ckpt))
+      throw Error("engine", fmt::format("load was given a checkpoint that is not there; got '{}'; valid: a path, last, "
+                                        "best or auto",
+                                        ckpt));
     request_.ckpt = ckpt;
     if (!starts_ranks_) run("load", [] {});
   }

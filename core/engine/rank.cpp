@@ -129,6 +129,7 @@ void Rank::epoch(const std::function<void()>& steps) {
 }
 
 void Rank::accumulate(int64_t batches) {
+  if (batches < 1) throw Error("engine", fmt::format("accumulate was given {} batches; valid: at least 1", batches));
   calls_->run(
       "accumulate", [&] { trainer().set_accumulate_grad_batches(batches); }, [] {});
 }

@@ -194,6 +194,16 @@ int c_mistake(const char* name, const char* yaml) {
     status = levin_train(engine, &input, 1, &target, 1, &loss);
     if (status == LEVIN_OK) status = levin_load(engine, "last");
   }
+  IF("empty checkpoint") status = levin_load(engine, "");
+  IF("empty path") status = levin_save(engine, "");
+  IF("many inputs") status = levin_train(engine, &input, (size_t)-1, &target, 1, &loss);
+  IF("no examples") {
+    const int64_t none[2] = {0, 3};
+    levin_array empty = input;
+    empty.shape = none;
+    empty.strides = NULL;
+    status = levin_train(engine, &empty, 1, &target, 1, &loss);
+  }
   IF("missing checkpoint") status = levin_load(engine, "/nowhere/checkpoint");
   IF("closed") {
     levin_engine* const closed = engine;

@@ -169,7 +169,8 @@ TEST(C, SaysWhichArgumentIsWrong) {
             "[c] inputs[0].shape does not fit the model mlp; got [8]; valid: [examples, 3]"},
            {"features", LEVIN_BAD_ARGUMENT, "got [8, 2]; valid: [examples, 3]"},
            {"target shape", LEVIN_BAD_ARGUMENT, "targets[0].shape differs from that of the output; got [8, 1]"},
-           {"target rows", LEVIN_BAD_ARGUMENT, "targets[0].shape differs from that of the output; got [7]"},
+           {"target rows", LEVIN_BAD_ARGUMENT,
+            "inputs[0] and targets[0] differ in the number of examples, their first dimension; got [8, 3] and [7"},
            {"target type", LEVIN_BAD_ARGUMENT, "[c] targets[0].dtype is that of integers; valid: LEVIN_FLOAT32"},
            {"input type", LEVIN_BAD_ARGUMENT, "[c] inputs[0].dtype is that of integers; valid: LEVIN_FLOAT32"},
            {"two inputs", LEVIN_BAD_ARGUMENT, "[c] num_inputs is 2, but the model mlp takes 1 array"},
@@ -181,8 +182,12 @@ TEST(C, SaysWhichArgumentIsWrong) {
            {"other pointer", LEVIN_CLOSED, "[c] levin_step of an engine that was closed, or never was one"},
            {"closed", LEVIN_CLOSED, "[c] levin_train of an engine that was closed, or never was one"},
            {"closed twice", LEVIN_CLOSED, "[c] levin_close of an engine that was closed"},
-           {"late load", LEVIN_FAILED, "load after the first step; valid: before it"},
-           {"missing checkpoint", LEVIN_FAILED, "/nowhere/checkpoint"}}) {
+           {"late load", LEVIN_BAD_ARGUMENT, "load after the first step; valid: before it"},
+           {"empty checkpoint", LEVIN_BAD_ARGUMENT, "[c] levin_load: checkpoint is empty"},
+           {"empty path", LEVIN_BAD_ARGUMENT, "[c] levin_save: path is empty"},
+           {"many inputs", LEVIN_BAD_ARGUMENT, "[c] num_inputs is out of range; got"},
+           {"no examples", LEVIN_BAD_ARGUMENT, "[c] inputs[0] has no examples"},
+           {"missing checkpoint", LEVIN_BAD_ARGUMENT, "/nowhere/checkpoint"}}) {
     EXPECT_EQ(c_mistake(mistake.call, text.c_str()), mistake.status) << mistake.call;
     EXPECT_THAT(levin_last_error(), HasSubstr(mistake.message)) << mistake.call;
   }
@@ -213,7 +218,10 @@ TEST(C, SaysWhatIsWrongInTheConfiguration) {
       {"engine: {model: {torchscript: /nowhere/net.pt}}", "there is no file '/nowhere/net.pt'"},
       {"engine: {model: torchscript}", "engine.model needs `file`"},
       {"engine: [", "text:1"},
-      {"[1, 2]", "mapping"},
+      {"[1, 2]", "text:1:1: expected a mapping of options"},
+      {"engine: {model: {name: mlp, layers: [3, 1]}, optimizer: {name: adam, lr: fast}}", "engine.optimizer.lr"},
+      {"engine: {model: {name: mlp, layers: [3, 1]}}\ntrainer: {devices: 4}",
+       "got 4 devices and no launcher; valid: 1"},
   };
   for (const auto& [text, message] : cases) {
     EXPECT_EQ(create(text), LEVIN_BAD_CONFIG) << text;
@@ -222,6 +230,8 @@ TEST(C, SaysWhatIsWrongInTheConfiguration) {
   levin_engine* engine = nullptr;
   EXPECT_EQ(levin_create("/nowhere/engine.yaml", nullptr, &engine), LEVIN_BAD_CONFIG);
   EXPECT_THAT(levin_last_error(), HasSubstr("/nowhere/engine.yaml"));
+  EXPECT_EQ(levin_create("/tmp", nullptr, &engine), LEVIN_BAD_CONFIG);
+  EXPECT_THAT(levin_last_error(), HasSubstr("'/tmp' is a folder"));
 }
 
 struct OpenEngine {
