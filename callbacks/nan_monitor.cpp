@@ -17,6 +17,7 @@
 #include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -150,6 +151,8 @@ void NanMonitor::on_train_batch_start(Trainer& trainer, Module&, const Batch& ba
             .batch_idx = batch_idx,
             .moment = trainer.total_batches()};
   const at::NoGradGuard no_grad;
+  while (recorded_places_.size() < most_units_)
+    recorded_places_.push_back(at::zeros({1}, at::TensorOptions().dtype(at::kDouble).device(trainer.device())));
   for (Magnitudes* magnitudes : {&batch_, &units_seen_, &after_units_}) magnitudes->clear();
   recorded_now_ = false;
   for (const auto& [name, tensor] : batch.items()) {
@@ -182,6 +185,11 @@ void NanMonitor::after_forward(UnitCall& call) {
   if (!is_recording()) return units_seen_.append(of_call);
   if (!recorded_now_) units_recorded_.clear();
   recorded_now_ = true;
+  // Replays write to memory that is there before the recording; results of it must not be kept.
+  for (at::Tensor& value : of_call.values) {
+    const size_t place = units_recorded_.values.size() + static_cast<size_t>(&value - of_call.values.data());
+    if (place < recorded_places_.size()) value = recorded_places_[place].copy_(value);
+  }
   units_recorded_.append(of_call);
 }
 
@@ -228,6 +236,7 @@ void NanMonitor::on_train_batch_end(Trainer& trainer, Module&, const StepOutput&
     units_seen_.clear();
   } else {
     // A replayed graph runs no units, and writes to where they wrote when it was recorded.
+    most_units_ = std::max(most_units_, units_seen_.sources.size());
     batch_.append(units_seen_.sources.empty() ? units_recorded_ : units_seen_);
   }
   batch_.append(after_units_);

@@ -111,10 +111,12 @@ class NanMonitor final : public Callback, private UnitHook {
   Mutex mutex_;
   Magnitudes batch_;
   Magnitudes units_seen_;
-  Magnitudes units_recorded_;              ///< in a graph, which writes them again at each replay
-  bool recorded_now_ = false;              ///< in the batch under way
-  Magnitudes after_units_;                 ///< loss and gradients
-  std::vector<Observation> observations_;  ///< that were not read
+  Magnitudes units_recorded_;                ///< in a graph, which writes them again at each replay
+  std::vector<at::Tensor> recorded_places_;  ///< of magnitudes, [1] each, which recordings write to
+  size_t most_units_ = 0;                    ///< magnitudes of units in a batch so far
+  bool recorded_now_ = false;                ///< in the batch under way
+  Magnitudes after_units_;                   ///< loss and gradients
+  std::vector<Observation> observations_;    ///< that were not read
   int64_t unread_batches_ = 0;
   Observation last_read_;  ///< of the last batch before them
 };

@@ -400,11 +400,14 @@ void Pipeline::setup_module(Module& module) {
 
 /// Each chunk for itself: its forward is a pass of its own.
 void Pipeline::shard_chunks(Module& module) {
+  // Beside parameters that stay whole in 32 bits, the divided ones are gathered in 32 bits too: operators that autocast
+  // leaves alone, such as layer_norm, take no mixture.
+  const auto compute_type = parameters_->leaves_all_to_chunks() ? mixed_type_ : std::nullopt;
   for (const auto& [chunk, parameters] : parameters_->of_chunks())
     sharded_[chunk] = std::make_unique<ShardedModel>(
         module, groups_.shards, groups_.replicas,
         ShardedModelOptions{.stage = options_.shard_stage,
-                            .compute_type = mixed_type_,
+                            .compute_type = compute_type,
                             .parameters = parameters,
                             .units = named_units(module),
                             .bucket_bytes = static_cast<int64_t>(options_.shard_bucket_cap_mb * (1 << 20)),

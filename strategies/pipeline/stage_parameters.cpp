@@ -112,6 +112,12 @@ std::map<int64_t, std::unordered_set<const void*>> StageParameters::of_chunks() 
   return found;
 }
 
+bool StageParameters::leaves_all_to_chunks() const {
+  return std::ranges::all_of(entries_, [&](const Entry& entry) {
+    return entry.is_left_to_chunk || !entry.is_parameter || !is_own(entry.tensor);
+  });
+}
+
 void StageParameters::set_local_shards(const std::vector<ParallelModel::Entry>& of_chunks) {
   std::unordered_map<const void*, const ParameterPart*> parts;
   for (const auto& entry : of_chunks) parts[entry.parameter.unsafeGetTensorImpl()] = &entry.part;

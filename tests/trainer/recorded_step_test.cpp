@@ -55,6 +55,14 @@ Network mlp() {
           [body](const at::Tensor& x, const at::Tensor& y) mutable { return F::cross_entropy(body->forward(x), y); }};
 }
 
+/// Of units, as nan_monitor watches them.
+Network units() {
+  levin::Sequential body(torch::nn::Linear(16, 8), torch::nn::ReLU(), torch::nn::Dropout(0.3),
+                         torch::nn::Linear(8, kClasses));
+  return {body.ptr(),
+          [body](const at::Tensor& x, const at::Tensor& y) mutable { return F::cross_entropy(body->forward(x), y); }};
+}
+
 Network cnn() {
   torch::nn::Sequential body(torch::nn::Conv2d(torch::nn::Conv2dOptions(1, 4, 3).padding(1)), torch::nn::BatchNorm2d(4),
                              torch::nn::ReLU(), torch::nn::MaxPool2d(2), torch::nn::Flatten(),
@@ -383,6 +391,15 @@ TEST(RecordedStep, AveragesMonitorsAndPruningSeeWhatTheySeeOfOrdinarySteps) {
     EXPECT_THAT(outcome.log, HasSubstr("[graph] recorded the step of batch 3 in "));
     EXPECT_THAT(outcome.log, Not(HasSubstr("not recorded")));
   }
+}
+
+TEST(RecordedStep, NanMonitorSeesTheUnitsOfReplays) {
+  const FitOutcome outcome = expect_same(
+      {.network = units,
+       .options = [](TrainerOptions& options) { options.callbacks.push_back(make<NanMonitor>({.every_n_steps = 1})); },
+       .epochs = 6});
+  EXPECT_THAT(outcome.log, HasSubstr("[graph] recorded the step of batch 3 in "));
+  EXPECT_THAT(outcome.log, Not(HasSubstr("not recorded")));
 }
 
 TEST(RecordedStep, MetricsCountInEveryStep) {
