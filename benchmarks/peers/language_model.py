@@ -1,6 +1,6 @@
-"""The other side of language_model_benchmark: language_model.py FOLDER PRECISION STEPS ROWS LENGTH prints the seconds of
-processor time of a training step of transformers' model, on one thread. Makes FOLDER, a Llama of 10 million parameters
-with random weights, where there is none."""
+"""The other side of language_model_benchmark: language_model.py FOLDER PRECISION STEPS ROWS LENGTH [compiled] prints the
+seconds of processor time of a training step of transformers' model, on one thread. Makes FOLDER, a Llama of 10 million
+parameters with random weights, where there is none."""
 
 import sys
 import time
@@ -20,6 +20,7 @@ if not (folder / "config.json").exists():
         vocab_size=8192, hidden_size=256, intermediate_size=688, num_hidden_layers=8, num_attention_heads=8,
         num_key_value_heads=4, max_position_embeddings=1024)).save_pretrained(folder)
 model = transformers.AutoModelForCausalLM.from_pretrained(folder).train()
+forward = torch.compile(model) if "compiled" in sys.argv[6:] else model
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 tokens = torch.randint(model.config.vocab_size, (rows * (steps + WARM_UP), length)) if steps else torch.empty(0)
 started = 0.0
@@ -29,7 +30,7 @@ for step in range(steps + WARM_UP if steps else 0):
     batch = tokens[step * rows:(step + 1) * rows]
     optimizer.zero_grad()
     with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16-mixed"):
-        loss = model(batch, labels=batch, use_cache=False).loss
+        loss = forward(batch, labels=batch, use_cache=False).loss
     loss.backward()
     optimizer.step()
 print((time.process_time() - started) / max(steps, 1))
