@@ -296,7 +296,7 @@ void DataConnector::resume_batches() {
   FitProgress& progress = state_.progress;
   const std::string saved_order = std::exchange(progress.order, train_order());
   if (progress.epoch_samples > 0 && !progress.last_batch_done && progress.phase != FitPhase::kEpochDone &&
-      !saved_order.empty() && saved_order != progress.order)
+      !saved_order.empty() && saved_order != progress.order && !loaders_.train.has_batch_sampler())
     throw Error(
         "data",
         fmt::format("the checkpoint was saved inside of epoch {}, after {}, whose order was that of {}; got {}; "

@@ -100,7 +100,9 @@ ActivationCheckpointing::ActivationCheckpointing(torch::nn::Module& module,
     throw ConfigError(
         "trainer.activation_checkpointing: keep and budget exclude each other; got both; hint: a budget "
         "chooses what is kept");
-  const auto budget = options.budget.is_set() ? std::make_shared<ActivationBudget>(options.budget.bytes, options.budget.share) : nullptr;
+  const auto budget = options.budget.is_set()
+                          ? std::make_shared<ActivationBudget>(options.budget.bytes, options.budget.share)
+                          : nullptr;
   int64_t count = 0;
   for (const auto& [path, type, unit] : select_units(module, options.units, "trainer.activation_checkpointing")) {
     if (count++ % options.every != 0) continue;

@@ -2,6 +2,7 @@
 
 #include <levin/core/base/mutex.h>
 #include <levin/core/nn/checkpointed_call.h>
+#include <levin/core/nn/kept_results.h>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
@@ -156,6 +157,7 @@ class FlopCounter::Observer {
     const std::shared_ptr<Observer> counts_for;
     const int64_t operations;
     const int exceptions = std::uncaught_exceptions();
+    const int64_t given = operators_given();
   };
 
   static Mutex& mutex() {
@@ -194,8 +196,10 @@ class FlopCounter::Observer {
 
   static void on_end(const at::RecordFunction&, at::ObserverContext* context) {
     const auto* inside = static_cast<const Inside*>(context);
-    // One that failed did nothing; a recomputation ends in that way, at the last operator that saves a tensor.
-    if (inside == nullptr || std::uncaught_exceptions() > inside->exceptions) return;
+    // One that failed did nothing; a recomputation ends in that way, at the last operator that saves a tensor. One
+    // whose result was kept did not run.
+    if (inside == nullptr || std::uncaught_exceptions() > inside->exceptions || operators_given() != inside->given)
+      return;
     inside->counts_for->executed_ += inside->operations;
     if (is_recomputing()) inside->counts_for->recomputed_ += inside->operations;
   }

@@ -31,6 +31,8 @@ const std::map<std::string, std::vector<std::string>>& composed_operators() {
   return all;
 }
 
+thread_local int64_t given_operators = 0;
+
 std::vector<std::string> names_of_operators() {
   std::set<std::string> names;
   for (const auto& [name, operators] : composed_operators()) names.insert(name);
@@ -110,6 +112,8 @@ OperatorChoice::OperatorChoice(const std::vector<std::string>& names, const std:
       entry.operators = {full_name(name)};
   }
 }
+
+int64_t operators_given() { return given_operators; }
 
 bool OperatorChoice::contains(const c10::OperatorHandle& op, size_t /*index*/) const {
   const std::string& name = op.schema().name();
@@ -233,6 +237,7 @@ bool KeptResults::give_results(Call& kept, const c10::OperatorHandle& op, torch:
                                : c10::IValue(result.tensor.defined() ? alias_of_result(result.tensor) : at::Tensor()));
   }
   for (const auto& [device, state] : kept.random) set_random_state(device, state);
+  ++given_operators;
   return true;
 }
 

@@ -52,6 +52,9 @@ class OperatorChoice final : public ResultChoice {
   mutable std::atomic<bool> has_warned_{false};
 };
 
+/// Returns how many operators of this thread were given kept results instead of being run.
+int64_t operators_given();
+
 /// Results of the chosen operators of a forward. A second run of the forward takes them instead of computing them
 /// again, and is equal to the bit: a result that was modified in place since is computed again, and random generators
 /// are set to their state after the operator. Operators that write to their arguments or return views always run.

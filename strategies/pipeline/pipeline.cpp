@@ -400,9 +400,9 @@ void Pipeline::setup_module(Module& module) {
 
 /// Each chunk for itself: its forward is a pass of its own.
 void Pipeline::shard_chunks(Module& module) {
-  // Beside parameters that stay whole in 32 bits, the divided ones are gathered in 32 bits too: operators that autocast
-  // leaves alone, such as layer_norm, take no mixture.
-  const auto compute_type = parameters_->leaves_all_to_chunks() ? mixed_type_ : std::nullopt;
+  // Beside parameters that stay whole in 32 bits, the divided ones are gathered in 32 bits too, on all stages:
+  // operators that autocast leaves alone, such as layer_norm, take no mixture of weights and inputs.
+  const auto compute_type = parameters_->has_shared_parameters() ? std::nullopt : mixed_type_;
   for (const auto& [chunk, parameters] : parameters_->of_chunks())
     sharded_[chunk] = std::make_unique<ShardedModel>(
         module, groups_.shards, groups_.replicas,

@@ -112,10 +112,8 @@ std::map<int64_t, std::unordered_set<const void*>> StageParameters::of_chunks() 
   return found;
 }
 
-bool StageParameters::leaves_all_to_chunks() const {
-  return std::ranges::all_of(entries_, [&](const Entry& entry) {
-    return entry.is_left_to_chunk || !entry.is_parameter || !is_own(entry.tensor);
-  });
+bool StageParameters::has_shared_parameters() const {
+  return std::ranges::any_of(entries_, [](const Entry& entry) { return entry.is_parameter && entry.is_shared; });
 }
 
 void StageParameters::set_local_shards(const std::vector<ParallelModel::Entry>& of_chunks) {

@@ -59,8 +59,8 @@ class StageParameters {
   bool is_own(const at::Tensor& parameter) const;
   /// By chunk: the parameters, by TensorImpl, that this object leaves to another division.
   std::map<int64_t, std::unordered_set<const void*>> of_chunks() const;
-  /// Whether those are all parameters of this stage: none stays whole because other stages use it too.
-  bool leaves_all_to_chunks() const;
+  /// Whether some parameter of the module stays whole because several stages use it; the same on every stage.
+  bool has_shared_parameters() const;
   /// Takes over what optimizers step instead of them.
   void set_local_shards(const std::vector<ParallelModel::Entry>& of_chunks);
 

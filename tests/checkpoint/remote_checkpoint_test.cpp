@@ -29,6 +29,7 @@
 namespace levin {
 namespace {
 
+using ::testing::AllOf;
 using testing::CapturedLog;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -201,6 +202,16 @@ TEST_F(RemoteCheckpointTest, DamageIsFoundAndTheOneBeforeTaken) {
   upload("c", 16);
   EXPECT_EQ(read_info(fetch()).global_step, 16);
   EXPECT_THAT(names(), ElementsAre("c~1", "b", "a"));
+}
+
+TEST_F(RemoteCheckpointTest, ADamagedCopyIsFetchedAgain) {
+  upload("a", 4);
+  const std::string copy = fetch("a");
+  testing::flip_bit(copy + "/model.safetensors", 200);
+  const CapturedLog log;
+  EXPECT_EQ(fetch("a"), copy);
+  EXPECT_THAT(log.text(), AllOf(HasSubstr("the copy " + copy + " of a checkpoint is damaged"), HasSubstr("again")));
+  EXPECT_EQ(testing::read_bytes(copy + "/model.safetensors"), testing::read_bytes(path("a") + "/model.safetensors"));
 }
 
 TEST_F(RemoteCheckpointTest, SizesAreComparedWithTheManifestBeforeAnythingIsFetched) {

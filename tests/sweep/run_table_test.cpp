@@ -57,12 +57,14 @@ TEST(SweepTable, ReadsBackWhatItWrote) {
   table.has_rungs = true;
   table.runs[1].status = RunStatus::kStoppedEarly;
   table.runs[1].rung = 2;
+  table.runs[0].metrics.emplace_back("error", 0.125);  // a metric of that name
   RunTable again = three_runs();
   for (sweep::Run& run : again.runs) run = {.number = run.number, .settings = run.settings};
   again.restore(table.to_csv());
   EXPECT_EQ(again.runs[0].status, RunStatus::kFinished);
   EXPECT_EQ(again.runs[1].status, RunStatus::kStoppedEarly);
   EXPECT_EQ(again.runs[1].rung, 2u);
+  EXPECT_EQ(again.runs[0].error, "");
   EXPECT_EQ(again.runs[2].error, table.runs[2].error);
   EXPECT_DOUBLE_EQ(again.runs[0].seconds, 1.5);
 }
