@@ -62,8 +62,9 @@ def peak_of(step):
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         step()
     held = peak = 0
-    for event in sorted((e for e in profile.events() if e.name == "[memory]"), key=lambda e: e.time_range.start):
-        held += event.cpu_memory_usage if hasattr(event, "cpu_memory_usage") else event.self_cpu_memory_usage
+    memory = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
+    for event in sorted(memory, key=lambda event: event.start_ns()):
+        held += event.nbytes()
         peak = max(peak, held)
     return peak
 
