@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <charconv>
 #include <iterator>
-#include <limits>
 #include <map>
 #include <system_error>
 
@@ -23,7 +22,7 @@ std::optional<int64_t> parse_bytes(std::string_view text) {
   const auto factor = kUnits.find(unit);
   if (error != std::errc() || factor == kUnits.end()) return std::nullopt;
   const double bytes = number * factor->second;
-  if (!(bytes >= 1) || bytes > static_cast<double>(std::numeric_limits<int64_t>::max() / 2)) return std::nullopt;
+  if (!(bytes >= 1) || bytes > 0x1p62) return std::nullopt;
   return static_cast<int64_t>(bytes);
 }
 

@@ -306,10 +306,10 @@ class Queue::Writer::Core {
       const MutexLock lock(mutex_);
       closed_ = true;
       // A writer that closes its queue is joined by the destructor.
-      const auto is_other = [](const std::thread& thread) { return thread.get_id() != std::this_thread::get_id(); };
-      const auto others = std::ranges::partition(threads_, std::not_fn(is_other));
-      std::ranges::move(others, std::back_inserter(threads));
-      threads_.erase(others.begin(), others.end());
+      const auto is_own = [](const std::thread& thread) { return thread.get_id() == std::this_thread::get_id(); };
+      const auto others = std::partition(threads_.begin(), threads_.end(), is_own);
+      std::move(others, threads_.end(), std::back_inserter(threads));
+      threads_.erase(others, threads_.end());
       not_started = std::exchange(waiting_, {});
     }
     has_room_.notify_all();

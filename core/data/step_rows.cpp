@@ -9,6 +9,7 @@
 #include <c10/util/accumulate.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>

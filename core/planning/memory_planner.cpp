@@ -24,6 +24,7 @@
 
 #include <fmt/format.h>
 #include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
 
 #include <algorithm>
 #include <limits>
