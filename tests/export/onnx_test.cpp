@@ -141,6 +141,11 @@ TEST(OnnxProblems, WhatOnnxDoesOtherwiseIsRefused) {
   EXPECT_THAT(refusal(enlarged(1.25)), HasSubstr("its factor 1.25 gives 12.5 pixels"));
   EXPECT_EQ(refusal(enlarged(1.5)), "no error");
   EXPECT_THAT(refusal([](const at::Tensor& x) { return at::round(x, 2); }), HasSubstr("it is given decimals"));
+  // Its last windows lie behind the padding of a runtime.
+  EXPECT_THAT(refusal([](const at::Tensor& x) {
+                return at::max_pool2d(x, {2, 2}, {3, 3}, {1, 1}, {3, 3}, /*ceil_mode=*/true);
+              }),
+              HasSubstr("pads as much as a window is wide"));
   EXPECT_EQ(refusal([](const at::Tensor& x) { return at::round(x); }), "no error");
   EXPECT_EQ(refusal([](const at::Tensor& x) { return at::isnan(x); }), "no error");
 }

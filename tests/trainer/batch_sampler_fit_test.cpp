@@ -6,6 +6,7 @@
 #include <levin/callbacks/model_checkpoint.h>
 #include <levin/core/base/error.h>
 #include <levin/core/base/seed.h>
+#include <levin/core/data/blend_stream.h>
 #include <levin/core/data/token_batch_sampler.h>
 
 #include "tests/support/tiny.h"
@@ -62,6 +63,41 @@ TEST(BatchSamplerFit, OtherBatchesDoNotGoOnInsideOfAnEpoch) {
   EXPECT_EQ(message_of_resuming(end, batches_of(17)), "");
   EXPECT_EQ(message_of_resuming(end, tiny_loader(40, 8)), "");
   EXPECT_EQ(message_of_resuming(train_for(5, tiny_loader(40, 8)), batches_of(12)), "");
+}
+
+TEST(PlainLoaderFit, OtherExamplesOrAnotherOrderDoNotGoOnInsideOfAnEpoch) {
+  const std::string inside = train_for(2, tiny_loader(40, 8));
+  EXPECT_EQ(message_of_resuming(inside, tiny_loader(40, 8)), "");
+  EXPECT_EQ(message_of_resuming(inside, tiny_loader(40, 4)), "") << "the order is the same";
+  EXPECT_THAT(message_of_resuming(inside, tiny_loader(48, 8)),
+              HasSubstr("after 16 examples, whose order was that of 40 examples, shuffled; got 48 examples, shuffled"));
+  EXPECT_THAT(message_of_resuming(inside, tiny_loader(40, 8, /*shuffle=*/false)),
+              HasSubstr("whose order was that of 40 examples, shuffled; got 40 examples; hint: train with the former"));
+  EXPECT_EQ(message_of_resuming(train_for(5, tiny_loader(40, 8)), tiny_loader(48, 8)), "") << "an epoch's end";
+}
+
+/// The same row again and again, without a size.
+class Endless : public data::IterableDataset {
+  std::unique_ptr<data::ExampleStream> stream(const data::StreamContext& /*context*/) const override {
+    struct Rows : data::ExampleStream {
+      std::optional<Batch> next() override { return Batch{{"x", at::ones({4})}, {"y", at::ones({1})}}; }
+    };
+    return std::make_unique<Rows>();
+  }
+};
+
+TEST(StreamFit, AnotherMixDoesNotGoOnInsideOfAnEpoch) {
+  const auto mixed = [](double weight, data::BlendEnd end, int64_t examples) {
+    const std::vector<data::BlendStream::Source> sources{
+        {.name = "a", .weight = weight, .loader = DataLoader(std::make_shared<Endless>(), {.batch_size = 8})},
+        {.name = "b", .weight = 1, .loader = DataLoader(std::make_shared<Endless>(), {.batch_size = 8})}};
+    return std::make_shared<data::BlendStream>(sources, end, examples)->order();
+  };
+  const std::string order = mixed(1, data::BlendEnd::kRepeat, 100);
+  EXPECT_EQ(order, "blend of a 1, b 1, 100 examples");
+  for (const std::string& other : {mixed(2, data::BlendEnd::kRepeat, 100), mixed(1, data::BlendEnd::kLeave, 100),
+                                   mixed(1, data::BlendEnd::kRepeat, 99)})
+    EXPECT_NE(other, order);
 }
 
 TEST(BatchSamplerFit, OverfitsOnTheSameFewBatches) {
