@@ -134,6 +134,9 @@ void NanMonitor::detach() {
   for (Magnitudes* magnitudes : {&batch_, &units_seen_, &units_recorded_, &after_units_}) magnitudes->clear();
   observations_.clear();
   unread_batches_ = 0;
+  // The next fit may be on another device.
+  recorded_places_.clear();
+  most_units_ = 0;
 }
 
 size_t NanMonitor::add_name(std::string name) {

@@ -156,12 +156,12 @@ Config Config::load(const std::string& path) {
     throw ConfigError(fmt::format("{} is a pipe or a device; valid: a configuration file", path));
   std::ifstream file(path);
   if (is_directory(status)) throw ConfigError(fmt::format("'{}' is a folder; valid: a configuration file", path));
-  if (!file)
-    throw ConfigError(fmt::format("cannot read the configuration file '{}'{}{}", path,
-                                  std::filesystem::path(path).is_absolute() ? "" : "; hint: the path is relative to ",
-                                  std::filesystem::path(path).is_absolute()
-                                      ? ""
-                                      : fmt::format("'{}'", std::filesystem::current_path(ignored).string())));
+  if (!file) {
+    std::string hint;
+    if (std::filesystem::path(path).is_relative())
+      hint = fmt::format("; hint: the path is relative to '{}'", std::filesystem::current_path(ignored).string());
+    throw ConfigError(fmt::format("cannot read the configuration file '{}'{}", path, hint));
+  }
   std::string text;
   std::array<char, 1 << 12> block;
   while (text.size() <= kMaxBytes && (file.read(block.data(), block.size()), file.gcount() > 0))

@@ -238,15 +238,13 @@ class ClassLoss final : public ElementLoss {
                                       describe_shape(target.sizes()), output.front()));
     if (target.is_floating_point())
       throw ArgumentError("targets[0].dtype is floating; valid for classes: LEVIN_INT32, LEVIN_INT64");
-    const int64_t lowest = target.min().item<int64_t>();
-    const int64_t highest = target.max().item<int64_t>();
-    const bool ignores = lowest == -100;  // as PyTorch's ignore_index
-    if (highest >= output.back() ||
-        (lowest < 0 && (!ignores || target.ge(0).logical_or(target.eq(-100)).logical_not().any().item<bool>())))
+    // As PyTorch's ignore_index, -100 counts for none.
+    const at::Tensor is_other = target.lt(0).logical_or(target.ge(output.back())).logical_and(target.ne(-100));
+    if (is_other.any().item<bool>())
       throw ArgumentError(
           fmt::format("targets[0] has a class that is none of the output's; got {} to {}; valid: 0 to {}, "
                       "and -100 for examples that do not count",
-                      lowest, highest, output.back() - 1));
+                      target.min().item<int64_t>(), target.max().item<int64_t>(), output.back() - 1));
   }
 };
 

@@ -30,7 +30,7 @@ typedef enum levin_status {
   LEVIN_BAD_CONFIG = 2,    ///< the configuration: a file that is missing, an unknown key, a wrong value
   LEVIN_CLOSED = 3,        ///< the engine was closed, or never was one
   LEVIN_BUSY = 4,          ///< another thread uses the engine; nothing has changed
-  LEVIN_FAILED = 5         ///< everything else, such as a checkpoint that is missing or a rank that is gone
+  LEVIN_FAILED = 5         ///< everything else, such as a checkpoint that is damaged or a rank that is gone
 } levin_status;
 
 /// Types of an array's elements.

@@ -592,6 +592,7 @@ class ReplayBuffer::Core {
 
 std::unique_ptr<ReplayBuffer::Core> ReplayBuffer::make_core(const ReplayBufferOptions& options) {
   schema_of<ReplayBufferOptions>().validate(options, "replay buffer");
+  // Successor and end of each step, and twice a number of the tree of priorities.
   const auto refuse = [&] {
     return ConfigError(
         fmt::format("replay buffer.capacity: there is no memory for the places of {} steps, {} bytes each "

@@ -34,7 +34,8 @@ class StepRows {
   /// Returns a copy of `count` rows from `first` on, behind the last one the first; in memory or files as these are.
   Batch copy(int64_t first, int64_t count) const;
   /// Makes the rows for the steps of a copy, as to_state gave them, and puts these in from row `first` on. Steps that
-  /// are in files are read into the rows and take no memory of their own.
+  /// are in files are read into the rows and take no memory of their own. Throws levin::Error where these are not
+  /// `held` steps.
   void restore(const State& steps, int64_t first, int64_t held);
 
  private:

@@ -478,30 +478,37 @@ std::vector<std::string> for_each_tensor(const PickleValue& value,
   return left_out.names;
 }
 
-std::vector<std::string> entries_passed_over(const Weights& weights) {
+namespace {
+
+/// The entries of a torch.save file that are not, or do not hold, the weights that were taken, and that `counts` wants.
+template <class Counts>
+std::vector<std::string> entries_beside(const Weights& weights, const Counts& counts) {
   if (weights.torch_file == nullptr || weights.key == kWholeFile) return {};
   std::vector<std::string> entries;
   std::set<const PickleValue*> seen{&value_at(*weights.torch_file, weights.key)};
   for (const auto& [name, value] : weights.torch_file->root().pairs) {
     if (!name->is(Kind::kText)) continue;
     const bool is_taken = weights.key == name->text || weights.key.starts_with(name->text + ".");
-    if (!is_taken && holds_tensors(*value, seen)) entries.push_back(name->text.substr(0, 80));
+    if (!is_taken && counts(name->text, *value, seen)) entries.push_back(name->text.substr(0, 80));
   }
   return entries;
 }
 
+}  // namespace
+
+std::vector<std::string> entries_passed_over(const Weights& weights) {
+  return entries_beside(weights, [](const std::string& /*name*/, const PickleValue& value, auto& seen) {
+    return holds_tensors(value, seen);
+  });
+}
+
 std::vector<std::string> objects_passed_over(const Weights& weights) {
-  if (weights.torch_file == nullptr || weights.key == kWholeFile) return {};
-  std::vector<std::string> objects;
-  std::set<const PickleValue*> seen{&value_at(*weights.torch_file, weights.key)};
-  for (const auto& [name, value] : weights.torch_file->root().pairs) {
-    if (!name->is(Kind::kText) || value->is(Kind::kDict) || value->is(Kind::kTensor)) continue;
-    const bool may_be_weights =
-        std::ranges::any_of(std::array{"state_dict", "model", "module", "net", "weights"},
-                            [&](const char* word) { return name->text.find(word) != std::string::npos; });
-    if (may_be_weights && object_holds_tensors(*value, seen)) objects.push_back(name->text.substr(0, 80));
-  }
-  return objects;
+  return entries_beside(weights, [](const std::string& name, const PickleValue& value, auto& seen) {
+    if (value.is(Kind::kDict) || value.is(Kind::kTensor) || is_module(value)) return false;
+    const bool may_be_weights = std::ranges::any_of(std::array{"state_dict", "model", "module", "net", "weights"},
+                                                    [&](const char* word) { return name.find(word) != name.npos; });
+    return may_be_weights && object_holds_tensors(value, seen);
+  });
 }
 
 Weights open_weights(const std::string& path, const std::string& key) {

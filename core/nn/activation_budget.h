@@ -33,7 +33,7 @@ class MeasuredForward final : public std::enable_shared_from_this<MeasuredForwar
   void take_input(const at::Tensor& input);
   /// A tensor that an operation saved, and that is dropped.
   void save(const at::Tensor& tensor);
-  /// Measures the operators of this thread while it lives.
+  /// Measures the operators of this thread while it lives; on a device it waits for each of them.
   [[nodiscard]] Scope watch() { return Scope(this); }
   /// The forward is over: from here on it counts.
   void finish();

@@ -22,7 +22,7 @@ class ResultChoice;
 /// runs.
 ///
 /// `keep`: which results are kept, and taken by the second run; nullptr: none. What they keep goes with what is
-/// recomputed. `meter` watches the first run; nullptr: nobody does.
+/// recomputed. `meter` measures the first run, where it is not nullptr.
 ///
 /// Backward throws levin::Error when an input, or a parameter that an operation saved, was modified in place since, and
 /// when the forward does not save the same tensors again. `name` is what these messages call it. `offload`: inputs on

@@ -344,6 +344,15 @@ TEST(C, TrainsClassesAndKeepsDoubles) {
   EXPECT_EQ(levin_train(engine.handle, &input, 1, &target, 1, &loss), LEVIN_BAD_ARGUMENT);
   EXPECT_THAT(levin_last_error(),
               HasSubstr("targets[0].shape is not a class for each example; got [8, 4]; valid: [8]"));
+  for (const int32_t none : {4, -1, -101}) {
+    const at::Tensor wrong = classes.clone().index_fill_(0, at::zeros({1}, at::kLong), none);
+    target = array_of(wrong, LEVIN_INT32);
+    EXPECT_EQ(levin_train(engine.handle, &input, 1, &target, 1, &loss), LEVIN_BAD_ARGUMENT) << none;
+    EXPECT_THAT(levin_last_error(), HasSubstr("targets[0] has a class that is none of the output's; got")) << none;
+  }
+  const at::Tensor ignored = classes.clone().index_fill_(0, at::zeros({1}, at::kLong), -100);
+  target = array_of(ignored, LEVIN_INT32);
+  EXPECT_EQ(levin_train(engine.handle, &input, 1, &target, 1, &loss), LEVIN_OK) << levin_last_error();
 }
 
 TEST(C, LogsValues) {

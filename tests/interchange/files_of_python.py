@@ -135,6 +135,7 @@ def make(folder):
     for name, value in found.items():
         torch.save(value, folder / f"found_{name}.pth")
     torch.save({"state_dict": argparse.Namespace(**weights), "ema": other}, folder / "namespace.pth")
+    torch.save({"model": torch.nn.Linear(3, 2), "epoch": 1}, folder / "module_inside.pth")
     torch.save({"b": torch.ones(2, 3), "a": numpy.ones(3)}, folder / "left_protocol_5.pth", pickle_protocol=5)
     several = {
         "ema": {"model": weights, "ema": other, "loss": torch.tensor(0.5)},

@@ -189,6 +189,9 @@ TEST_F(PythonFiles, WhatIsCalledAsWeightsAreAndIsNoDictIsSaid) {
   load_weights(*module, {.path = path("namespace.pth"), .strip_prefix = "fc."});
   EXPECT_TRUE(at::equal(module->bias, torch::ones(2))) << "of 'ema'";
   EXPECT_THAT(log.text(), HasSubstr("state_dict is of a class that is not read as a dict, and was passed over; 'ema'"));
+  const testing::CapturedLog of_module;
+  load_weights(*module, path("module_inside.pth"));
+  EXPECT_EQ(of_module.text(), "") << "a whole module is read";
 }
 
 TEST_F(PythonFiles, WhereWeightsAreInSeveralPlacesAKeySaysWhich) {

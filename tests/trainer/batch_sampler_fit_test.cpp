@@ -86,7 +86,7 @@ class Endless : public data::IterableDataset {
   }
 };
 
-TEST(StreamFit, AnotherMixDoesNotGoOnInsideOfAnEpoch) {
+TEST(BlendStream, AnotherMixIsAnotherOrder) {
   const auto mixed = [](double weight, data::BlendEnd end, int64_t examples) {
     const std::vector<data::BlendStream::Source> sources{
         {.name = "a", .weight = weight, .loader = DataLoader(std::make_shared<Endless>(), {.batch_size = 8})},
