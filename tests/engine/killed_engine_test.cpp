@@ -29,20 +29,46 @@ namespace levin {
 namespace {
 
 constexpr int64_t kSteps = 24;
+constexpr int64_t kBatchesOfStep = 2;
 
-/// The batch that the program's world gives before a step.
-Batch batch_of_step(int64_t step, int64_t rank) {
-  const at::Tensor x = at::arange(32, at::kFloat).reshape({8, 4}).add(0.37 * step + 1.7 * rank).sin();
-  return {{"x", x}, {"y", x.sum(1, true)}};
+/// The batch that the program's world gives.
+Batch numbered_batch(int64_t number, int64_t rank) {
+  const at::Tensor x = at::arange(32, at::kFloat).reshape({8, 4}).add(0.37 * number + 1.7 * rank).sin();
+  return {{"x", x}, {"y", x.sum(1, true)}, {"number", at::scalar_tensor(number, at::kLong)}};
 }
 
-/// Takes the steps that are left, and writes a line of each when it and its checkpoint are done: "step rank loss".
+/// Writes a line of each batch, "batch rank loss": before the ranks join in the step, so that no checkpoint of a step
+/// is there without the lines of all its batches.
+class WrittenModule : public testing::TinyModule {
+ public:
+  struct Options {
+    std::string path = {};
+  };
+  explicit WrittenModule(const Options& options)
+      : TinyModule(testing::TinyOptions{.dropout = 0.2}),
+        file_(::open(options.path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600)) {}
+
+  StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+    StepOutput output = TinyModule::training_step(batch, batch_idx);
+    // In one piece, and there even if the process is killed next.
+    const std::string line = fmt::format("{} {} {:.17g}\n", batch["number"].item<int64_t>(), trainer().global_rank(),
+                                         output.loss().item<double>());
+    if (::write(file_.number(), line.data(), line.size()) != static_cast<ssize_t>(line.size()))
+      throw Error("engine", "the record cannot be written");
+    return output;
+  }
+
+ private:
+  Descriptor file_;
+};
+
+/// Takes the steps that are left.
 void take_steps(const std::string& folder, const std::string& record, const std::string& strategy, bool saves) {
   seed_everything(11);
   TrainerOptions options = testing::quiet(1);
   options.max_epochs.reset();
   options.max_steps = kSteps;
-  options.accumulate_grad_batches = 2;
+  options.accumulate_grad_batches = kBatchesOfStep;
   options.strategy = strategy;
   options.devices = strategy == "single_device" ? 1 : 2;
   options.default_root_dir = folder;
@@ -51,20 +77,14 @@ void take_steps(const std::string& folder, const std::string& record, const std:
     options.callbacks = {make<ModelCheckpoint>(
         {.save_last = true, .every_n_train_steps = 1, .dirpath = folder + "/" + record + "_checkpoints"})};
   const std::string path = folder + "/" + record;
-  const Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
-  Engine engine(make<testing::TinyModule>({.dropout = 0.2}), options);
+  Engine engine(make<WrittenModule>({.path = path}), options);
   const std::string last = path + "_checkpoints/last";
   if (std::filesystem::exists(last)) engine.load(last);
   engine.run([&](Rank& rank) {
     while (!rank.stop_requested()) {
-      const int64_t step = rank.step();
-      double loss = 0;
-      for (int64_t micro_batch = 0; micro_batch < 2; ++micro_batch)
-        loss = rank.train_step(batch_of_step(2 * step + micro_batch, rank.global_rank())).loss().item<double>();
-      // In one piece, and there even if the process is killed next.
-      const std::string line = fmt::format("{} {} {:.17g}\n", step, rank.global_rank(), loss);
-      if (::write(file.number(), line.data(), line.size()) != static_cast<ssize_t>(line.size()))
-        throw Error("engine", "the record cannot be written");
+      const int64_t first = rank.step() * kBatchesOfStep;
+      for (int64_t batch = first; batch < first + kBatchesOfStep; ++batch)
+        rank.train_step(numbered_batch(batch, rank.global_rank()));
     }
   });
 }
@@ -81,18 +101,18 @@ const testing::SelfProgram engine_steps("engine_steps", [] {
 
 using Losses = std::map<std::pair<int64_t, int64_t>, std::string>;
 
-/// Loss by step and rank; a step that was taken again must have the same.
+/// Loss by batch and rank; a batch that was taken again must have the same.
 Losses losses_of(const std::string& text) {
   Losses losses;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     std::istringstream words(line);
-    int64_t step = 0;
+    int64_t batch = 0;
     int64_t rank = 0;
     std::string loss;
-    words >> step >> rank >> loss;
-    const auto [found, is_new] = losses.try_emplace({step, rank}, loss);
-    EXPECT_EQ(found->second, loss) << "step " << step << " of rank " << rank << " was taken twice";
+    words >> batch >> rank >> loss;
+    const auto [found, is_new] = losses.try_emplace({batch, rank}, loss);
+    EXPECT_EQ(found->second, loss) << "batch " << batch << " of rank " << rank << " was taken twice";
   }
   return losses;
 }
@@ -103,7 +123,7 @@ TEST_P(KilledEngine, GoesOnToTheSameSteps) {
   const std::string folder = testing::fresh_folder("killed_engine");
   take_steps(folder, "whole", GetParam(), /*saves=*/false);
   const Losses whole = losses_of(testing::read_text(folder + "/whole"));
-  ASSERT_EQ(std::ssize(whole), kSteps * (std::string(GetParam()) == "single_device" ? 1 : 2));
+  ASSERT_EQ(std::ssize(whole), kSteps * kBatchesOfStep * (std::string(GetParam()) == "single_device" ? 1 : 2));
 
   const auto record = [&] {
     const std::string path = folder + "/killed";
