@@ -3,6 +3,7 @@
 #include <levin/core/base/error.h>
 #include <levin/core/comm/all_to_all.h>
 #include <levin/core/comm/collective.h>
+#include <levin/core/nn/kept_group.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_scaled_dot_product_attention_math.h>
@@ -11,12 +12,10 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/zeros.h>
-#include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/custom_function.h>
-#include <torch/custom_class.h>
 
 #include <limits>
 #include <tuple>
@@ -28,11 +27,6 @@ namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-struct ContextGroupHolder : torch::CustomClassHolder {
-  explicit ContextGroupHolder(std::shared_ptr<Collective> held) : group(std::move(held)) {}
-  std::shared_ptr<Collective> group;
-};
 
 /// Of tensors [N, heads, T / ranks, features], which may differ in heads and features, to [N, heads / ranks, T,
 /// features], all in one exchange.
@@ -75,26 +69,14 @@ std::vector<at::Tensor> exchange_for_positions(Collective& group, const variable
   return results;
 }
 
-void keep_context_group(AutogradContext* context, const std::shared_ptr<Collective>& group) {
-  context->saved_data["group"] = c10::IValue::make_capsule(c10::make_intrusive<ContextGroupHolder>(group));
-}
-
-std::shared_ptr<Collective> kept_context_group(AutogradContext* context) {
-  if (c10::GradMode::is_enabled())
-    throw Error("context",
-                "gradients of gradients do not pass through attention over a sequence that is cut over ranks; hint: "
-                "leave context out");
-  return c10::static_intrusive_pointer_cast<ContextGroupHolder>(context->saved_data["group"].toCapsule())->group;
-}
-
 struct ExchangeForHeads : torch::autograd::Function<ExchangeForHeads> {
   static variable_list forward(AutogradContext* context, const at::Tensor& query, const at::Tensor& key,
                                const at::Tensor& value, const std::shared_ptr<Collective>& group) {
-    keep_context_group(context, group);
+    keep_group(*context, group);
     return exchange_for_heads(*group, {query, key, value});
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    variable_list results = exchange_for_positions(*kept_context_group(context), gradients);
+    variable_list results = exchange_for_positions(*kept_group(*context), gradients);
     results.emplace_back();
     return results;
   }
@@ -103,11 +85,11 @@ struct ExchangeForHeads : torch::autograd::Function<ExchangeForHeads> {
 struct ExchangeForPositions : torch::autograd::Function<ExchangeForPositions> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& output,
                             const std::shared_ptr<Collective>& group) {
-    keep_context_group(context, group);
+    keep_group(*context, group);
     return exchange_for_positions(*group, {output}).front();
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    return {exchange_for_heads(*kept_context_group(context), gradients).front(), at::Tensor()};
+    return {exchange_for_heads(*kept_group(*context), gradients).front(), at::Tensor()};
   }
 };
 

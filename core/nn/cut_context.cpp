@@ -2,17 +2,18 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/local_values.h>
-#include <levin/core/base/mutex.h>
 #include <levin/core/comm/collective.h>
 #include <levin/core/comm/dimension_cut.h>
 #include <levin/core/nn/behaviour_key.h>
 #include <levin/core/nn/context_attention.h>
 #include <levin/core/nn/operator_kinds.h>
+#include <levin/core/nn/storage_marks.h>
 #include <levin/core/nn/uneven_targets.h>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
@@ -56,6 +57,7 @@ using ContextGroup = std::shared_ptr<Collective>;
 struct ContextShare {
   ContextGroup group;
   int64_t length = 0;  ///< of all ranks
+  ContextMethod method = ContextMethod::kAllToAll;
 
   int64_t part() const { return length / group->world_size(); }
 };
@@ -67,40 +69,7 @@ struct ContextMark {
   int64_t spacing = 1;
 };
 
-class ContextMarks {
- public:
-  static ContextMarks& instance() {
-    static auto* const marks = new ContextMarks;
-    return *marks;
-  }
-
-  std::optional<ContextMark> find(const at::Tensor& tensor) const {
-    if (!detail::has_behaviour_key(tensor) || !tensor.has_storage()) return std::nullopt;
-    const MutexLock lock(mutex_);
-    const auto found = marks_.find(tensor.storage().unsafeGetStorageImpl());
-    if (found == marks_.end() || found->second.storage.expired()) return std::nullopt;
-    return found->second.mark;
-  }
-  void set(const at::Tensor& tensor, ContextMark mark) {
-    const MutexLock lock(mutex_);
-    if (marks_.size() >= full_) {
-      std::erase_if(marks_, [](const auto& item) { return item.second.storage.expired(); });
-      full_ = std::max(kFewest, 2 * marks_.size());
-    }
-    marks_.insert_or_assign(tensor.storage().unsafeGetStorageImpl(),
-                            Entry{std::move(mark), tensor.storage().getWeakStorageImpl()});
-  }
-
- private:
-  static constexpr size_t kFewest = 256;
-  struct Entry {
-    ContextMark mark;
-    c10::weak_intrusive_ptr<c10::StorageImpl> storage;  ///< keeps the address from being another's
-  };
-  mutable Mutex mutex_;
-  std::unordered_map<const c10::StorageImpl*, Entry> marks_ LEVIN_GUARDED_BY(mutex_);
-  size_t full_ LEVIN_GUARDED_BY(mutex_) = kFewest;
-};
+using ContextMarks = detail::StorageMarks<ContextMark>;
 
 /// Where a view has the positions; nothing where it does not have all of them in their order.
 std::optional<ContextLayout> layout_of(const at::Tensor& tensor, const ContextMark& mark) {
@@ -129,9 +98,29 @@ at::Tensor without_context_mark(const at::Tensor& part) {
 
 /// This rank's positions of a tensor that has all of them.
 at::Tensor part_at(const at::Tensor& all, const ContextShare& share, const ContextLayout& layout) {
-  return all.unflatten(layout.dim, {layout.outer, share.group->world_size(), share.part() * layout.inner})
-      .select(layout.dim + 1, share.group->rank())
+  const int64_t ranks = share.group->world_size();
+  const int64_t rank = share.group->rank();
+  if (share.method == ContextMethod::kAllToAll)
+    return all.unflatten(layout.dim, {layout.outer, ranks, share.part() * layout.inner})
+        .select(layout.dim + 1, rank)
+        .flatten(layout.dim, layout.dim + 1);
+  const at::Tensor chunks = all.unflatten(layout.dim, {layout.outer, 2 * ranks, share.part() / 2 * layout.inner});
+  return at::cat({chunks.select(layout.dim + 1, rank), chunks.select(layout.dim + 1, 2 * ranks - 1 - rank)},
+                 layout.dim + 1)
       .flatten(layout.dim, layout.dim + 1);
+}
+
+/// Positions in the order of ranks, from or to that of the sequence: a chunk of each in turn.
+at::Tensor reordered(const at::Tensor& all, int64_t dim, const ContextShare& share, bool to_ranks) {
+  if (share.method == ContextMethod::kAllToAll) return all;
+  const int64_t chunks = 2 * share.group->world_size();
+  std::vector<at::Tensor> parts = all.unflatten(dim, {chunks, -1}).unbind(dim);
+  std::vector<at::Tensor> ordered(parts.size());
+  for (int64_t i = 0; i < chunks; ++i) {
+    const auto in_sequence = static_cast<size_t>(i % 2 == 0 ? i / 2 : chunks - 1 - i / 2);
+    ordered[to_ranks ? static_cast<size_t>(i) : in_sequence] = parts[to_ranks ? in_sequence : static_cast<size_t>(i)];
+  }
+  return at::cat(ordered, dim);
 }
 
 struct ContextShareHolder : torch::CustomClassHolder {
@@ -145,7 +134,7 @@ struct GatherContext : torch::autograd::Function<GatherContext> {
                             const std::shared_ptr<const ContextShare>& share, int64_t dim) {
     context->saved_data["share"] = c10::IValue::make_capsule(c10::make_intrusive<ContextShareHolder>(share));
     context->saved_data["dim"] = dim;
-    return DimensionCut(share->group, dim).whole_of(part);
+    return reordered(DimensionCut(share->group, dim).whole_of(part), dim, *share, /*to_ranks=*/false);
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     if (c10::GradMode::is_enabled())
@@ -155,8 +144,10 @@ struct GatherContext : torch::autograd::Function<GatherContext> {
     const auto share =
         c10::static_intrusive_pointer_cast<ContextShareHolder>(context->saved_data["share"].toCapsule())->share;
     const int64_t dim = context->saved_data["dim"].toInt();
-    const at::Tensor by_rank =
-        gradients[0].unflatten(dim, {share->group->world_size(), -1}).movedim(dim, 0).contiguous();
+    const at::Tensor by_rank = reordered(gradients[0], dim, *share, /*to_ranks=*/true)
+                                   .unflatten(dim, {share->group->world_size(), -1})
+                                   .movedim(dim, 0)
+                                   .contiguous();
     at::Tensor own = at::empty(by_rank.sizes().slice(1), by_rank.options());
     share->group->reduce_scatter(own.view({-1}), by_rank.view({-1}), ReduceOp::kSum)->wait();
     return {own, at::Tensor(), at::Tensor()};
@@ -629,7 +620,8 @@ class ContextOperator {
     if (mask.defined()) attention.mask = whole_mask(mask, share_->length, is_self ? share_->length : key.size(-2));
     at::Tensor output;
     if (is_self) {
-      output = detail::attend_over_context(attention, share_->group);
+      output = share_->method == ContextMethod::kRing ? detail::attend_in_ring(attention, share_->group)
+                                                      : detail::attend_over_context(attention, share_->group);
       exchanges.fetch_add(1, std::memory_order_relaxed);
     } else {
       output = attend_to_others(attention);
@@ -689,13 +681,16 @@ void install_context() {
 
 }  // namespace
 
-at::Tensor cut_context(const at::Tensor& tensor, int64_t dim, const std::shared_ptr<Collective>& group) {
+at::Tensor cut_context(const at::Tensor& tensor, int64_t dim, const std::shared_ptr<Collective>& group,
+                       ContextMethod method) {
   const int64_t ranks = group->world_size();
-  LEVIN_CHECK(dim >= 0 && dim < tensor.dim() && tensor.size(dim) % ranks == 0 && tensor.size(dim) >= 2 * ranks,
+  LEVIN_CHECK(dim >= 0 && dim < tensor.dim() && tensor.size(dim) >= 2 * ranks &&
+                  tensor.size(dim) % (method == ContextMethod::kRing ? 2 * ranks : ranks) == 0,
               "ranks have equal parts of a sequence, of two positions at least");
   install_context();
   const c10::impl::ExcludeDispatchKeyGuard below(detail::kBehaviourKey);
-  const auto share = std::make_shared<const ContextShare>(ContextShare{.group = group, .length = tensor.size(dim)});
+  const auto share =
+      std::make_shared<const ContextShare>(ContextShare{.group = group, .length = tensor.size(dim), .method = method});
   const ContextLayout layout{dim, 1, 1};
   return with_context_mark(part_at(tensor, *share, layout).clone(at::MemoryFormat::Contiguous), share, layout);
 }

@@ -11,17 +11,22 @@ namespace levin {
 
 class Collective;
 
+/// How attention sees the positions of other ranks (see attend_over_context, attend_in_ring).
+enum class ContextMethod { kAllToAll, kRing };
+
 /// Returns this rank's part of a tensor that is identical on every rank of `group`: size / ranks of the positions along
-/// dimension `dim`, in the order of ranks. The number of positions is a multiple of the ranks, and at least twice as
-/// many. Tensors that follow from it are parts too, of the losses of all of whose positions this rank computes its own:
-/// gradients of parameters are to be added up over the ranks afterwards.
+/// dimension `dim`. With all-to-all they are neighbours, in the order of ranks; in a ring rank r has chunks r and
+/// 2 * ranks - 1 - r of 2 * ranks. The number of positions is a multiple of the ranks, in a ring of twice the ranks,
+/// and at least twice as many as ranks. Tensors that follow from it are parts too, of the losses of all of whose
+/// positions this rank computes its own: gradients of parameters are to be added up over the ranks afterwards.
 ///
 /// In a forward (see WeightForwardScope, and where gradients are enabled) operators that treat each position by itself
 /// run on the part, and scaled_dot_product_attention on all positions (see context_attention). Dropout draws the mask
 /// of all positions, as one device does, and takes its part. Full tensors that meet a part are cut. Reductions of all
 /// elements to one number and losses are those of this rank's positions. Every other operator, which would mix
 /// positions, throws levin::Error with its name; so does a tensor made from the size of a part that meets one.
-at::Tensor cut_context(const at::Tensor& tensor, int64_t dim, const std::shared_ptr<Collective>& group);
+at::Tensor cut_context(const at::Tensor& tensor, int64_t dim, const std::shared_ptr<Collective>& group,
+                       ContextMethod method = ContextMethod::kAllToAll);
 /// Whether a tensor is a rank's part, from cut_context or from what follows from it.
 bool is_context_part(const at::Tensor& tensor);
 /// Returns a part as an ordinary tensor, which operators treat as any other, and what is none as it is: for code that

@@ -1,11 +1,11 @@
 #include <levin/core/nn/cut_logits.h>
 
 #include <levin/core/base/error.h>
-#include <levin/core/base/mutex.h>
 #include <levin/core/base/permanent_library.h>
 #include <levin/core/comm/collective.h>
 #include <levin/core/comm/dimension_cut.h>
 #include <levin/core/nn/behaviour_key.h>
+#include <levin/core/nn/storage_marks.h>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Reduction.h>
@@ -24,7 +24,6 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -41,35 +40,12 @@ using detail::kBelowBehaviours;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-/// Shares by the memory of their logits.
-class CutLogits {
- public:
-  static CutLogits& instance() {
-    static auto* const logits = new CutLogits;
-    return *logits;
-  }
+using CutLogits = detail::StorageMarks<std::shared_ptr<const ClassShare>>;
 
-  std::shared_ptr<const ClassShare> find(const at::Tensor& tensor) const {
-    if (!has_behaviour_key(tensor) || !tensor.has_storage()) return nullptr;
-    const MutexLock lock(mutex_);
-    const auto found = shares_.find(tensor.storage().unsafeGetStorageImpl());
-    return found == shares_.end() ? nullptr : found->second.share;
-  }
-  void set(const at::Tensor& tensor, std::shared_ptr<const ClassShare> share) {
-    const MutexLock lock(mutex_);
-    std::erase_if(shares_, [](const auto& item) { return item.second.storage.expired(); });
-    shares_.insert_or_assign(tensor.storage().unsafeGetStorageImpl(),
-                             Entry{std::move(share), tensor.storage().getWeakStorageImpl()});
-  }
-
- private:
-  struct Entry {
-    std::shared_ptr<const ClassShare> share;
-    c10::weak_intrusive_ptr<c10::StorageImpl> storage;  ///< keeps the address from being another's
-  };
-  mutable Mutex mutex_;
-  std::map<const c10::StorageImpl*, Entry> shares_ LEVIN_GUARDED_BY(mutex_);
-};
+/// Of cut logits; nullptr for what is none.
+std::shared_ptr<const ClassShare> classes_of(const at::Tensor& tensor) {
+  return CutLogits::instance().find(tensor).value_or(nullptr);
+}
 
 struct ShareHolder : torch::CustomClassHolder {
   explicit ShareHolder(std::shared_ptr<const ClassShare> held) : share(std::move(held)) {}
@@ -158,7 +134,7 @@ bool ends_with_classes(const at::Tensor& tensor, const ClassShare& share) {
 at::Tensor cross_entropy_seat(c10::DispatchKeySet keys, const at::Tensor& logits, const at::Tensor& target,
                               const std::optional<at::Tensor>& weight, int64_t reduction, c10::SymInt ignore_index,
                               double smoothing) {
-  const auto share = CutLogits::instance().find(logits);
+  const auto share = classes_of(logits);
   if (share == nullptr)
     return detail::run_as_others("aten::cross_entropy_loss", "", keys,
                                  {logits, target, weight, reduction, std::move(ignore_index), smoothing})
@@ -180,7 +156,7 @@ at::Tensor cross_entropy_seat(c10::DispatchKeySet keys, const at::Tensor& logits
 }
 
 at::Tensor argmax_seat(c10::DispatchKeySet keys, const at::Tensor& logits, std::optional<int64_t> dim, bool keepdim) {
-  const auto share = CutLogits::instance().find(logits);
+  const auto share = classes_of(logits);
   if (share == nullptr)
     return detail::run_as_others("aten::argmax", "", keys, {logits, dim, keepdim}).back().toTensor();
   if (!dim || (*dim != -1 && *dim != logits.dim() - 1) || !ends_with_classes(logits, *share))
@@ -210,7 +186,7 @@ bool run_on_logits(const c10::OperatorHandle& operation, c10::DispatchKeySet key
   const auto& schema = operation.schema();
   std::shared_ptr<const ClassShare> share;
   detail::for_each_tensor_argument(schema.arguments().size(), *stack, [&](const at::Tensor& tensor) {
-    if (share == nullptr) share = CutLogits::instance().find(tensor);
+    if (share == nullptr) share = classes_of(tensor);
   });
   if (share == nullptr) return false;
   if (detail::gives_view(operation)) {
@@ -243,11 +219,11 @@ at::Tensor make_cut_logits(const at::Tensor& logits, ClassShare share) {
   return MarkLogits::apply(logits, std::make_shared<const ClassShare>(std::move(share)));
 }
 
-bool are_cut_logits(const at::Tensor& tensor) { return CutLogits::instance().find(tensor) != nullptr; }
+bool are_cut_logits(const at::Tensor& tensor) { return classes_of(tensor) != nullptr; }
 
 std::vector<int64_t> full_logits_shape(const at::Tensor& logits) {
   std::vector<int64_t> shape = logits.sizes().vec();
-  const auto share = CutLogits::instance().find(logits);
+  const auto share = classes_of(logits);
   if (share == nullptr) return shape;
   if (!ends_with_classes(logits, *share)) refuse("full_logits_shape of another form", *share);
   shape.back() = share->classes;
@@ -255,7 +231,7 @@ std::vector<int64_t> full_logits_shape(const at::Tensor& logits) {
 }
 
 at::Tensor full_logits(const at::Tensor& logits) {
-  const auto share = CutLogits::instance().find(logits);
+  const auto share = classes_of(logits);
   if (share == nullptr) return logits;
   if (!ends_with_classes(logits, *share)) refuse("full_logits of another form", *share);
   return DimensionCut(share->group, logits.dim() - 1).whole_of(plain(logits).detach());

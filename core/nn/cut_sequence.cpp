@@ -3,7 +3,6 @@
 #include <levin/core/base/detached_alias.h>
 #include <levin/core/base/error.h>
 #include <levin/core/base/log.h>
-#include <levin/core/base/mutex.h>
 #include <levin/core/comm/collective.h>
 #include <levin/core/comm/dimension_cut.h>
 #include <levin/core/nn/behaviour_key.h>
@@ -11,6 +10,7 @@
 #include <levin/core/nn/forward_context.h>
 #include <levin/core/nn/operator_kinds.h>
 #include <levin/core/nn/saved_tensor_scope.h>
+#include <levin/core/nn/storage_marks.h>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/autocast_mode.h>
@@ -31,11 +31,9 @@
 #include <torch/custom_class.h>
 
 #include <algorithm>
-#include <map>
 #include <mutex>
 #include <optional>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -211,40 +209,10 @@ struct SequenceShare {
 
 using Share = std::shared_ptr<const SequenceShare>;
 
-/// Shares by the memory of the parts.
-class SequenceParts {
- public:
-  static SequenceParts& instance() {
-    static auto* const parts = new SequenceParts;
-    return *parts;
-  }
+using SequenceParts = detail::StorageMarks<Share>;
 
-  Share find(const at::Tensor& tensor) const {
-    if (!detail::has_behaviour_key(tensor) || !tensor.has_storage()) return nullptr;
-    const MutexLock lock(mutex_);
-    const auto found = shares_.find(tensor.storage().unsafeGetStorageImpl());
-    return found == shares_.end() || found->second.storage.expired() ? nullptr : found->second.share;
-  }
-  void set(const at::Tensor& tensor, Share share) {
-    const MutexLock lock(mutex_);
-    if (shares_.size() >= full_) {
-      std::erase_if(shares_, [](const auto& item) { return item.second.storage.expired(); });
-      full_ = std::max(kFewest, 2 * shares_.size());
-    }
-    shares_.insert_or_assign(tensor.storage().unsafeGetStorageImpl(),
-                             Entry{std::move(share), tensor.storage().getWeakStorageImpl()});
-  }
-
- private:
-  static constexpr size_t kFewest = 256;
-  struct Entry {
-    Share share;
-    c10::weak_intrusive_ptr<c10::StorageImpl> storage;  ///< keeps the address from being another's
-  };
-  mutable Mutex mutex_;
-  std::unordered_map<const c10::StorageImpl*, Entry> shares_ LEVIN_GUARDED_BY(mutex_);
-  size_t full_ LEVIN_GUARDED_BY(mutex_) = kFewest;
-};
+/// Of a part; nullptr for what is none.
+Share share_of(const at::Tensor& tensor) { return SequenceParts::instance().find(tensor).value_or(nullptr); }
 
 at::Tensor with_mark(const at::Tensor& part, const Share& share) {
   at::Tensor marked = detail::alias_with_behaviour_key(part, /*key=*/true);
@@ -345,7 +313,7 @@ class OperatorOnParts {
       if (schema_.arguments()[i].name() == name) return &stack_[first_ + i];
     return nullptr;
   }
-  bool is_part(const at::Tensor& tensor) const { return SequenceParts::instance().find(tensor) != nullptr; }
+  bool is_part(const at::Tensor& tensor) const { return share_of(tensor) != nullptr; }
   bool is_written(size_t index) const {
     const auto* const alias = schema_.arguments()[index].alias_info();
     return alias != nullptr && alias->isWrite();
@@ -558,7 +526,7 @@ bool run_on_parts(const c10::OperatorHandle& operation, c10::DispatchKeySet, tor
   if (!detail::is_forward()) return false;
   Share share;
   detail::for_each_tensor_argument(operation.schema().arguments().size(), *stack, [&](const at::Tensor& tensor) {
-    if (share == nullptr) share = SequenceParts::instance().find(tensor);
+    if (share == nullptr) share = share_of(tensor);
   });
   if (share == nullptr) return false;
   OperatorOnParts(operation, *stack, std::move(share)).run();
@@ -658,11 +626,11 @@ at::Tensor cut_sequence(const at::Tensor& activations, const std::shared_ptr<Col
   return with_mark(CutPositions::apply(activations, group), share);
 }
 
-bool is_cut_sequence(const at::Tensor& tensor) { return SequenceParts::instance().find(tensor) != nullptr; }
+bool is_cut_sequence(const at::Tensor& tensor) { return share_of(tensor) != nullptr; }
 
 at::Tensor full_sequence(const at::Tensor& tensor) {
   if (is_context_part(tensor)) return detail::full_context(tensor);
-  const Share share = SequenceParts::instance().find(tensor);
+  const Share share = share_of(tensor);
   if (share == nullptr) return tensor;
   const c10::impl::ExcludeDispatchKeyGuard below(detail::kBehaviourKey);
   return GatherPositions::apply(without_mark(tensor), share->group);
@@ -670,12 +638,12 @@ at::Tensor full_sequence(const at::Tensor& tensor) {
 
 int64_t full_sequence_length(const at::Tensor& tensor) {
   if (is_context_part(tensor)) return detail::full_context_length(tensor);
-  const Share share = SequenceParts::instance().find(tensor);
+  const Share share = share_of(tensor);
   return share == nullptr ? tensor.size(1) : share->length;
 }
 
 SequenceScope::SequenceScope(const at::Tensor& activations, std::string unit) : former_(present) {
-  const Share former = SequenceParts::instance().find(activations);
+  const Share former = share_of(activations);
   Share own;
   if (former != nullptr) {
     // Gradients of what this call uses are added up together.
@@ -690,7 +658,7 @@ SequenceScope::~SequenceScope() { present = std::static_pointer_cast<PresentSequ
 namespace detail {
 
 GatheredSequence gather_for_layer(const at::Tensor& input) {
-  const Share share = SequenceParts::instance().find(input);
+  const Share share = share_of(input);
   if (share == nullptr) return {input, nullptr};
   const c10::impl::ExcludeDispatchKeyGuard below(kBehaviourKey);
   PresentSequence of_this_layer;

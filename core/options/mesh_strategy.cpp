@@ -21,8 +21,9 @@ namespace {
 
 constexpr const char* kPath = "trainer.strategy";
 constexpr const char* kSize = "size";
-constexpr std::string_view kOfShard = "shard_";    ///< with it a pipeline's options of how a stage is divided begin
-constexpr std::string_view kOfTensor = "tensor_";  ///< and those of others of how layers are cut
+constexpr std::string_view kOfShard = "shard_";      ///< with it a pipeline's options of how a stage is divided begin
+constexpr std::string_view kOfTensor = "tensor_";    ///< and those of others of how layers are cut
+constexpr std::string_view kOfContext = "context_";  ///< and how sequences are
 
 /// What a mesh says of a dimension.
 struct Part {
@@ -125,6 +126,20 @@ void refuse_options(const Part& part, std::string_view why) {
                                 part.dimension, option.key, why));
 }
 
+/// Gives the strategy of another dimension the options of `part` that it has too, and the part's size.
+void compose(Config& strategy, Part& part, std::string_view prefix, const std::vector<std::string>& options,
+             std::string_view beside) {
+  for (const std::string& option : options) {
+    const Config* const value = part.options.find(option);
+    if (value == nullptr) continue;
+    strategy.set(fmt::format("{}{}", prefix, option), *value, value->origin());
+    part.options.erase(option);
+  }
+  refuse_options(part, fmt::format("beside {}, where {} has the options {} and {}", beside, part.dimension,
+                                   fmt::join(options.begin(), options.end() - 1, ", "), options.back()));
+  strategy.set(fmt::format("{}group", prefix), Config::scalar(std::to_string(*part.size)));
+}
+
 [[noreturn]] void throw_unknown(const Config::Entry& entry) {
   std::vector<std::string> valid = rank_options();
   for (const MeshDimension& dimension : kMeshDimensions) {
@@ -191,7 +206,7 @@ Config with_sizes(Config mesh, bool as_mappings) {
 bool is_rank_option(std::string_view name) { return std::ranges::find(rank_options(), name) != rank_options().end(); }
 
 bool is_said_by_sizes(std::string_view name) {
-  return name == "data_parallel" || name == "context_group" || name.starts_with(kOfTensor) ||
+  return name == "data_parallel" || name.starts_with(kOfContext) || name.starts_with(kOfTensor) ||
          name.starts_with(kOfShard);
 }
 
@@ -257,10 +272,10 @@ Config strategy_of_mesh(const Config& mesh, int64_t ranks) {
   complete_sizes(parts, ranks, mesh.origin().prefix());
   const auto as_text = [](int64_t number) { return Config::scalar(std::to_string(number)); };
   if (*context.size > 1)
-    for (const Part* other : {&pipeline, &shard, &tensor})
+    for (const Part* other : {&pipeline, &tensor})
       if (*other->size > 1)
         throw ConfigError(
-            fmt::format("{}{}: context {} does not work beside {} {} yet; valid beside context: replicate",
+            fmt::format("{}{}: context {} does not work beside {} {} yet; valid beside context: replicate and shard",
                         mesh.origin().prefix(), kPath, *context.size, other->dimension, *other->size));
   const Part& outer = *pipeline.size > 1  ? pipeline
                       : *shard.size > 1   ? shard
@@ -274,32 +289,17 @@ Config strategy_of_mesh(const Config& mesh, int64_t ranks) {
   if (&outer != &replicate && *replicate.size > 1)
     refuse_options(replicate, fmt::format("beside {}, which averages gradients itself", outer.dimension));
   if (&outer == &shard) strategy.set("shard_group", as_text(*shard.size));
-  if (&outer != &tensor && *tensor.size > 1) {
-    for (const char* option : {"plan", "sequence_parallel"}) {
-      const Config* const value = tensor.options.find(option);
-      if (value == nullptr) continue;
-      strategy.set(fmt::format("{}{}", kOfTensor, option), *value, value->origin());
-      tensor.options.erase(option);
-    }
-    refuse_options(tensor,
-                   fmt::format("beside {}, where tensor has the options plan and sequence_parallel", outer.dimension));
-    strategy.set("tensor_group", as_text(*tensor.size));
-  }
+  if (&outer != &tensor && *tensor.size > 1)
+    compose(strategy, tensor, kOfTensor, {"plan", "sequence_parallel"}, outer.dimension);
+  if (&outer != &context && *context.size > 1)
+    compose(strategy, context, kOfContext, {"dimension", "tensors", "method"}, outer.dimension);
   if (&outer == &tensor) strategy.set("tensor_group", as_text(*tensor.size));
   if (&outer == &context) strategy.set("context_group", as_text(*context.size));
   if (&outer != &pipeline) return strategy;
   strategy.set("data_parallel", as_text(*replicate.size * *shard.size));
   if (*shard.size == 1) return strategy;
-  for (const char* option : {"stage", "prefetch", "bucket_cap_mb", "keep_window_gradients"}) {
-    const Config* const value = shard.options.find(option);
-    if (value == nullptr) continue;
-    strategy.set(fmt::format("{}{}", kOfShard, option), *value, value->origin());
-    shard.options.erase(option);
-  }
-  refuse_options(
-      shard, "beside pipeline, where shard has the options stage, prefetch, bucket_cap_mb and keep_window_gradients");
+  compose(strategy, shard, kOfShard, {"stage", "prefetch", "bucket_cap_mb", "keep_window_gradients"}, "pipeline");
   strategy.set("shard_optimizer", Config::scalar("true"));
-  strategy.set("shard_group", as_text(*shard.size));
   return strategy;
 }
 

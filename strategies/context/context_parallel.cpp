@@ -3,16 +3,10 @@
 #include <levin/core/base/error.h>
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/interfaces/module.h>
-#include <levin/core/nn/context_units.h>
-#include <levin/core/nn/cut_context.h>
-#include <levin/core/nn/cut_sequence.h>
-#include <levin/core/nn/uneven_targets.h>
 #include <levin/core/nn/weight_behaviour.h>
 #include <levin/strategies/ddp/communication_hooks.h>
 
-#include <c10/util/StringUtil.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
@@ -35,12 +29,6 @@ DdpOptions ddp_options_of(const ContextParallelOptions& options) {
   return ddp;
 }
 
-/// Of the positions, at most as many and at least so.
-std::string lengths_that_would_do(int64_t length, int64_t ranks) {
-  const int64_t below = length / ranks * ranks;
-  return below >= 2 * ranks ? fmt::format("{} or {}", below, below + ranks) : std::to_string(2 * ranks);
-}
-
 }  // namespace
 
 void ContextParallelOptions::describe(Schema<ContextParallelOptions>& schema) {
@@ -52,6 +40,12 @@ void ContextParallelOptions::describe(Schema<ContextParallelOptions>& schema) {
       });
   schema.field("dimension", &O::dimension, "dimension of a batch's tensors that has the positions").at_least(1);
   schema.field("tensors", &O::tensors, "tensors of a batch to divide; none: all with as many positions as the first");
+  schema
+      .field(
+          "method", &O::method,
+          "how attention sees the positions of other ranks: all_to_all exchanges heads, of which there are as many as "
+          "ranks; ring passes keys and values on, for any number of heads")
+      .one_of({"all_to_all", "ring"});
   schema.field("bucket_cap_mb", &O::bucket_cap_mb, "size of a gradient bucket (MiB)").above(0).at_most(1e6);
   schema.field("find_unused_parameters", &O::find_unused_parameters, "allow losses that leave out parameters");
   schema.field("broadcast_buffers", &O::broadcast_buffers, "broadcast rank 0's buffers before each step");
@@ -106,9 +100,11 @@ int64_t ContextParallel::data_parallel_size(int64_t devices_of_host, int64_t hos
 
 void ContextParallel::setup_module(Module& module) {
   Ddp::setup_module(module);
-  has_attended_ = false;
-  units_.reset();
-  if (is_divided()) units_ = std::make_unique<ContextUnits>(module);
+  cut_.reset();
+  if (group_ == nullptr) return;
+  cut_ = std::make_unique<ContextCut>(
+      ContextCutOptions{.dimension = options_.dimension, .tensors = options_.tensors, .method = options_.method},
+      group_, module);
 }
 
 void ContextParallel::restart_steps(bool alone) {
@@ -121,128 +117,43 @@ void ContextParallel::restart_steps(bool alone) {
 }
 
 void ContextParallel::teardown() {
-  units_.reset();
+  cut_.reset();
   group_.reset();
   Ddp::teardown();
 }
 
 // ---- Batches
 
-int64_t ContextParallel::length_of(const Batch& batch) const {
-  const auto has_dimension = [&](const at::Tensor& tensor) {
-    return tensor.defined() && tensor.dim() > options_.dimension;
-  };
-  for (const std::string& name : options_.tensors) {
-    const at::Tensor* const found = batch.find(name);
-    std::vector<std::string> names;
-    for (const auto& [item, tensor] : batch.items())
-      if (has_dimension(tensor)) names.push_back(fmt::format("{} {}", item, c10::str(tensor.sizes())));
-    if (found == nullptr || !has_dimension(*found))
-      throw ConfigError(fmt::format(
-          "strategy.context.tensors: '{}' {}; valid: {}", name,
-          found == nullptr ? std::string("is not in the batch")
-                           : fmt::format("is {}, without a dimension {}", c10::str(found->sizes()), options_.dimension),
-          names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "))));
-  }
-  if (!options_.tensors.empty()) return batch[options_.tensors.front()].size(options_.dimension);
-  for (const auto& [name, tensor] : batch.items())
-    if (has_dimension(tensor)) return tensor.size(options_.dimension);
-  std::vector<std::string> shapes;
-  for (const auto& [name, tensor] : batch.items())
-    shapes.push_back(fmt::format("{} {}", name, tensor.defined() ? c10::str(tensor.sizes()) : "undefined"));
-  throw ConfigError(
-      fmt::format("strategy.context: no tensor of the batch has a dimension {} with positions; got {}; "
-                  "hint: strategy.context.dimension, or replicate instead of context",
-                  options_.dimension, fmt::join(shapes, ", ")));
-}
-
-bool ContextParallel::is_cut(const std::string& name, const at::Tensor& tensor, int64_t length) const {
-  if (!options_.tensors.empty()) return std::ranges::find(options_.tensors, name) != options_.tensors.end();
-  return tensor.defined() && tensor.dim() > options_.dimension && tensor.size(options_.dimension) == length;
-}
-
-Batch ContextParallel::cut(const Batch& batch) const {
-  if (group_ == nullptr) return batch;
-  const int64_t ranks = group_->world_size();
-  const int64_t length = length_of(batch);
-  if (length % ranks != 0 || length < 2 * ranks)
-    throw Error("context",
-                fmt::format("a batch has sequences of {} positions, which cannot be divided over {} ranks; "
-                            "valid: a multiple of {}, at least {}, such as {}; hint: pad or cut the examples",
-                            length, ranks, ranks, 2 * ranks, lengths_that_would_do(length, ranks)));
-  Batch part = batch;
-  for (auto& [name, tensor] : part.items()) {
-    if (!is_cut(name, tensor, length)) continue;
-    if (tensor.size(options_.dimension) != length)
-      throw Error("context", fmt::format("the batch's tensors have different numbers of positions; got {} in '{}', {} "
-                                         "in '{}'; hint: strategy.context.tensors",
-                                         length, options_.tensors.front(), tensor.size(options_.dimension), name));
-    tensor = cut_context(tensor, options_.dimension, group_);
-  }
-  return part;
-}
-
-Batch ContextParallel::part_of(const Batch& batch) {
-  if (group_ == nullptr) return batch;
-  const bool has_positions = std::ranges::any_of(batch.items(), [&](const Batch::Item& item) {
-    return item.second.defined() && item.second.dim() > options_.dimension;
-  });
-  if (!has_positions && options_.tensors.empty()) return batch;
-  const int64_t length = length_of(batch);
-  return length % group_->world_size() == 0 && length >= 2 * group_->world_size() ? cut(batch) : batch;
-}
+Batch ContextParallel::part_of(const Batch& batch) { return cut_ == nullptr ? batch : cut_->part_of(batch); }
 
 Batch ContextParallel::whole_of(const Batch& prediction) {
-  Batch whole = prediction;
-  for (auto& [name, tensor] : whole.items())
-    if (tensor.defined()) tensor = full_sequence(tensor);
-  return whole;
+  return cut_ == nullptr ? prediction : cut_->whole_of(prediction);
 }
 
 // ---- Steps
 
 StepOutput ContextParallel::forward(const Batch& batch, StepPhases& phases) {
-  if (group_ == nullptr) return Ddp::forward(batch, phases);
-  const WeightForwardScope scope;
-  const int64_t before = detail::context_attention_calls();
-  detail::take_uneven_targets();
-  StepOutput output = Ddp::forward(cut(batch), phases);
-  // Also where a weight of zero has taken away what was not a number.
-  if (!output.has_loss())
-    throw Error(
-        "context",
-        "training_step gave no loss on this rank, but ranks that divide an example run backward together; hint: "
-        "a loss that is a number also where none of the rank's positions counts, with the weight 0: "
-        "at::where(count > 0, loss, at::zeros_like(loss))");
-  if (detail::take_uneven_targets() && !output.weight().defined())
-    throw Error("context",
-                "the loss leaves some targets out, or weighs classes, so that ranks have means over other totals, but "
-                "training_step gives no weight; hint: return {.loss = loss, .weight = targets.ne(ignored).sum()}, with "
-                "class weights {.loss = loss, .weight = class_weights.index_select(0, targets.flatten()).sum()}");
-  if (!std::exchange(has_attended_, true) && output.has_loss() && detail::context_attention_calls() == before)
-    throw ConfigError(
-        "strategy.context: no scaled_dot_product_attention and no full_sequence has run over the sequences that ranks "
-        "divide, and nothing else mixes positions; hint: replicate instead of context, which divides examples");
-  return output;
+  if (cut_ == nullptr) return Ddp::forward(batch, phases);
+  return cut_->training_forward(batch, [&](const Batch& part) { return Ddp::forward(part, phases); });
 }
 
 /// The loss is of a part of each example.
-double ContextParallel::loss_share() const {
-  return Ddp::loss_share() / static_cast<double>(rank_group().mesh().size(DeviceMesh::kContext));
-}
+double ContextParallel::loss_share() const { return Ddp::loss_share() * (cut_ == nullptr ? 1 : cut_->share()); }
 
 StepOutput ContextParallel::manual_step(const Batch& batch, StepPhases& phases) {
+  if (cut_ == nullptr) return Ddp::manual_step(batch, phases);
   const WeightForwardScope scope;
-  return Ddp::manual_step(cut(batch), phases);
+  return Ddp::manual_step(cut_->cut(batch), phases);
 }
 
 StepOutput ContextParallel::evaluate(const Batch& batch, StepPhases& phases) {
+  if (cut_ == nullptr) return Ddp::evaluate(batch, phases);
   const WeightForwardScope scope;
-  return Ddp::evaluate(cut(batch), phases);
+  return Ddp::evaluate(cut_->cut(batch), phases);
 }
 
 std::shared_ptr<void> ContextParallel::forward_scope() {
-  return group_ == nullptr ? nullptr : std::make_shared<WeightForwardScope>();
+  return cut_ == nullptr ? nullptr : std::make_shared<WeightForwardScope>();
 }
 
 GraphSupport ContextParallel::graph_support() {

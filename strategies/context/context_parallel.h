@@ -2,6 +2,7 @@
 
 #include <levin/core/interfaces/divided_examples.h>
 #include <levin/core/interfaces/divided_model.h>
+#include <levin/strategies/context/context_cut.h>
 #include <levin/strategies/ddp/ddp.h>
 
 #include <cstdint>
@@ -11,13 +12,12 @@
 
 namespace levin {
 
-class ContextUnits;
-
 /// Options of ContextParallel, explained in describe().
 struct ContextParallelOptions {
   std::string context_group = "all";
   int64_t dimension = 1;
   std::vector<std::string> tensors = {};
+  std::string method = "all_to_all";
   double bucket_cap_mb = 25;
   bool find_unused_parameters = false;
   bool broadcast_buffers = true;
@@ -58,7 +58,7 @@ class ContextParallel : public Ddp, public DividedModel, public DividedExamples 
 
   Batch part_of(const Batch& batch) override;
   Batch whole_of(const Batch& prediction) override;
-  bool is_first() override { return group_ == nullptr || group_->rank() == 0; }
+  bool is_first() override { return cut_ == nullptr || cut_->is_first(); }
   DataParallelRank loss_rank() override;
 
  protected:
@@ -68,15 +68,10 @@ class ContextParallel : public Ddp, public DividedModel, public DividedExamples 
 
  private:
   bool is_divided() const { return rank_group().mesh().size(DeviceMesh::kContext) > 1; }
-  bool is_cut(const std::string& name, const at::Tensor& tensor, int64_t length) const;
-  int64_t length_of(const Batch& batch) const;
-  /// This rank's part. Throws levin::Error for sequences that cannot be divided.
-  Batch cut(const Batch& batch) const;
 
   const Options options_;
   std::shared_ptr<Collective> group_;  ///< ranks with other positions of the same examples; nullptr: none
-  std::unique_ptr<ContextUnits> units_;
-  bool has_attended_ = false;
+  std::unique_ptr<ContextCut> cut_;    ///< nullptr where sequences are not divided
 };
 
 }  // namespace levin

@@ -1,6 +1,7 @@
 #include <levin/strategies/ranks/ranked_strategy.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/nn/storage_marks.h>
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
@@ -21,6 +22,11 @@ std::shared_ptr<Strategy> RankedStrategy::for_thread_rank(int64_t local_rank) {
 void RankedStrategy::setup_environment(const StrategySetup& setup) {
   ranks_.join(setup, [this](const auto& store, const auto& options) { return make_group(store, options); });
   ranks_.lay_out(make_mesh());
+}
+
+void RankedStrategy::teardown() {
+  detail::forget_ended_marks();
+  ranks_.part();
 }
 
 DeviceMesh RankedStrategy::make_mesh() {

@@ -26,7 +26,7 @@ class RankedStrategy : public Strategy {
   void prepare(const StrategySetup& setup) override { ranks_.prepare(setup, name()); }
   std::shared_ptr<Strategy> for_thread_rank(int64_t local_rank) override;
   void setup_environment(const StrategySetup& setup) override;
-  void teardown() override { ranks_.part(); }
+  void teardown() override;
 
  protected:
   const RankGroup& rank_group() const { return ranks_; }

@@ -9,6 +9,7 @@
 #include <levin/core/nn/weight_behaviour.h>
 #include <levin/core/optim/fused_optimizer.h>
 #include <levin/core/optim/optimizer_capabilities.h>
+#include <levin/strategies/context/context_cut.h>
 #include <levin/strategies/ddp/sync_batch_norm.h>
 #include <levin/strategies/ranks/divisible_optimizer.h>
 #include <levin/strategies/ranks/model_agreement.h>
@@ -84,6 +85,16 @@ void ShardedOptions::describe(Schema<ShardedOptions>& schema) {
                "cuts by pattern of layers, added to the modules' plans: column, row, vocabulary or whole");
   schema.field("tensor_sequence_parallel", &O::tensor_sequence_parallel,
                "divide norms, dropout and residuals along the sequence");
+  schema.field("context_group", &O::context_group, "ranks that divide each sequence").at_least(1);
+  schema.field("context_dimension", &O::context_dimension, "dimension of a batch's tensors that has the positions")
+      .at_least(1);
+  schema.field("context_tensors", &O::context_tensors,
+               "tensors of a batch to divide; none: all with as many positions as the first");
+  schema
+      .field(
+          "context_method", &O::context_method,
+          "how attention sees the positions of other ranks: all_to_all exchanges heads, ring passes keys and values on")
+      .one_of({"all_to_all", "ring"});
   schema.field("reduce_type", &O::reduce_type, "dtype of the gradient reduction; same: the compute dtype")
       .one_of({"same", "float32", "bfloat16", "float16"});
   schema.field("find_unused_parameters", &O::find_unused_parameters,
@@ -108,9 +119,10 @@ void Sharded::setup_environment(const StrategySetup& setup) {
   mixed_type_ = setup.mixed_type;
   shard_group_ = ranks().group_along({DeviceMesh::kShard});
   tensor_group_ = ranks().group_along({DeviceMesh::kTensor});
-  batch_group_ = ranks().group_along({DeviceMesh::kReplicate, DeviceMesh::kShard});
+  context_group_ = ranks().group_along({DeviceMesh::kContext});
+  loss_group_ = ranks().group_along({DeviceMesh::kReplicate, DeviceMesh::kShard, DeviceMesh::kContext});
   parts_group_ = ranks().group_along({DeviceMesh::kShard, DeviceMesh::kTensor});
-  replica_group_ = ranks().group_along({DeviceMesh::kReplicate});
+  replica_group_ = ranks().group_along({DeviceMesh::kReplicate, DeviceMesh::kContext});
 }
 
 DeviceMesh Sharded::make_mesh() {
@@ -120,10 +132,16 @@ DeviceMesh Sharded::make_mesh() {
     throw ConfigError(fmt::format(
         "sharded.tensor_group is {0}: {1} ranks cannot be divided into groups of {0}; valid: a divisor of their number",
         tensor, world));
-  const int64_t all = world / tensor;
+  const int64_t context = world == 1 ? 1 : options_.context_group;
+  if (world / tensor % context != 0)
+    throw ConfigError(
+        fmt::format("sharded.context_group is {0}: {1} ranks cannot be divided into groups of {0}; valid: a divisor of "
+                    "their number",
+                    context, world / tensor));
+  const int64_t all = world / tensor / context;
   const int64_t size = all == 1 || options_.shard_group == "all" ? all
                        : options_.shard_group == "node"
-                           ? std::max<int64_t>(1, environment().local_world_size() / tensor)
+                           ? std::max<int64_t>(1, environment().local_world_size() / tensor / context)
                            : *to_number(options_.shard_group);
   if (size > all || all % size != 0)
     throw ConfigError(fmt::format(
@@ -137,25 +155,34 @@ DeviceMesh Sharded::make_mesh() {
                                   options_.offload ? "offload: false" : "strategy: {tensor: N}"));
   return DeviceMesh({{std::string(DeviceMesh::kReplicate), all / size},
                      {std::string(DeviceMesh::kShard), size},
+                     {std::string(DeviceMesh::kContext), context},
                      {std::string(DeviceMesh::kTensor), tensor}},
                     world);
 }
 
 Strategy::DataParallelRank Sharded::data_parallel_rank() {
-  return {.rank = batch_group_ == nullptr ? 0 : batch_group_->rank(),
-          .size = batch_group_ == nullptr ? 1 : batch_group_->world_size()};
+  const DeviceMesh& mesh = ranks().mesh();
+  const int64_t shards = mesh.size(DeviceMesh::kShard);
+  const int64_t rank = environment().rank();
+  return {.rank = mesh.coordinate(rank, DeviceMesh::kReplicate) * shards + mesh.coordinate(rank, DeviceMesh::kShard),
+          .size = mesh.size(DeviceMesh::kReplicate) * shards};
+}
+
+Strategy::DataParallelRank Sharded::loss_rank() {
+  return {.rank = loss_group_ == nullptr ? 0 : loss_group_->rank(),
+          .size = loss_group_ == nullptr ? 1 : loss_group_->world_size()};
 }
 
 int64_t Sharded::data_parallel_size(int64_t devices_of_host, int64_t hosts) const {
-  return std::max<int64_t>(1, devices_of_host * hosts / options_.tensor_group);
+  return std::max<int64_t>(1, devices_of_host * hosts / options_.tensor_group / options_.context_group);
 }
 
 bool Sharded::owns_outputs() const { return tensor_group_ == nullptr || tensor_group_->rank() == 0; }
 
-std::shared_ptr<void> Sharded::tensor_scope() const {
-  if (tensor_ == nullptr) return nullptr;
-  tensor_->require_behaviours();
-  return std::make_shared<WeightForwardScope>();
+/// In which operators meet layers and sequences that are cut.
+std::shared_ptr<void> Sharded::layer_scope() const {
+  if (tensor_ != nullptr) tensor_->require_behaviours();
+  return tensor_ == nullptr && context_ == nullptr ? nullptr : std::make_shared<WeightForwardScope>();
 }
 
 ShardedModelOptions Sharded::model_options() const {
@@ -205,6 +232,12 @@ void Sharded::setup_module(Module& module) {
   if (tensor_group_ != nullptr)
     tensor_ = cut_layers(module, options_.tensor_plan, tensor_group_, root_device(), options_.tensor_sequence_parallel);
   has_checked_gradients_ = false;
+  context_.reset();
+  if (context_group_ != nullptr)
+    context_ = std::make_unique<ContextCut>(ContextCutOptions{.dimension = options_.context_dimension,
+                                                              .tensors = options_.context_tensors,
+                                                              .method = options_.context_method},
+                                            context_group_, module);
   ShardedModelOptions sharding = model_options();
   sharding.units =
       options_.units.empty() ? named_units(module) : select_units(module, options_.units, "strategy.sharded.units");
@@ -258,6 +291,23 @@ State Sharded::own_optimizer_state(const State& saved) const {
                                                               : tensor_->own_optimizer_shares(saved, *shard_group_));
 }
 
+// ---- Sequences
+
+Batch Sharded::part_of(const Batch& batch) { return context_ == nullptr ? batch : context_->part_of(batch); }
+
+Batch Sharded::whole_of(const Batch& prediction) {
+  return context_ == nullptr ? prediction : context_->whole_of(prediction);
+}
+
+bool Sharded::is_first() { return context_ == nullptr || context_->is_first(); }
+
+Batch Sharded::own_part(const Batch& batch) const { return context_ == nullptr ? batch : context_->cut(batch); }
+
+StepOutput Sharded::training_forward(const Batch& batch, StepPhases& phases) {
+  if (context_ == nullptr) return phases.forward(batch);
+  return context_->training_forward(batch, [&](const Batch& part) { return phases.forward(part); });
+}
+
 // ---- Steps
 
 void Sharded::require_weights() const { require_parameters(name(), absent_); }
@@ -277,9 +327,9 @@ StepOutput Sharded::forward_backward(const Batch& batch, StepPhases& phases, con
     model_->begin_forward(/*training=*/true);
     StepOutput output = [&] {
       const auto saved = model_->saved_tensor_scope();
-      const auto layers = tensor_scope();
-      const SyncBatchNormScope statistics(sync_batchnorm_ ? batch_group_ : nullptr);
-      return phases.forward(batch);
+      const auto layers = layer_scope();
+      const SyncBatchNormScope statistics(sync_batchnorm_ ? loss_group_ : nullptr);
+      return training_forward(batch, phases);
     }();
     if (sync_batchnorm_ && ranks().world_size() > 1) require_loss_for_sync_batch_norm(output);
     if (!output.has_loss() && !model_->backward_is_collective(window.sync)) {
@@ -290,6 +340,7 @@ StepOutput Sharded::forward_backward(const Batch& batch, StepPhases& phases, con
     StepOutput start = output;
     if (!output.has_loss()) start.loss() = at::zeros({}, at::TensorOptions().device(root_device())).requires_grad_();
     phases.before_backward(start);
+    if (context_ != nullptr) phases.weigh(output, context_->share());
     model_->begin_backward(window.sync);
     {
       const WaitingIn waiting(window.sync ? ranks().rank_status() : nullptr, "reduction of gradients");
@@ -302,7 +353,7 @@ StepOutput Sharded::forward_backward(const Batch& batch, StepPhases& phases, con
     }
     if (window.sync && tensor_ != nullptr && !std::exchange(has_checked_gradients_, true))
       tensor_->require_equal_gradients(parallel_model());
-    if (window.sync) totals_ = reduce_window(window, phases.window_weight(), *batch_group_, root_device());
+    if (window.sync) totals_ = reduce_window(window, phases.window_weight(), *loss_group_, root_device());
     phases.after_backward();
     return output;
   } catch (...) {
@@ -319,8 +370,9 @@ StepOutput Sharded::manual_step(const Batch& batch, StepPhases& phases) {
     model_->begin_forward(/*training=*/true);
     const auto saved = model_->saved_tensor_scope();
     if (tensor_ != nullptr) tensor_->require_behaviours();  // no scope of a forward: it runs backwards too
-    const SyncBatchNormScope statistics(sync_batchnorm_ ? batch_group_ : nullptr);
-    StepOutput output = phases.forward(batch);
+    const auto sequences = context_ == nullptr ? nullptr : std::make_shared<WeightForwardScope>();
+    const SyncBatchNormScope statistics(sync_batchnorm_ ? loss_group_ : nullptr);
+    StepOutput output = phases.forward(own_part(batch));
     model_->end_forward();
     return output;
   } catch (...) {
@@ -354,8 +406,8 @@ StepOutput Sharded::evaluate(const Batch& batch, StepPhases& phases) {
   require_weights();
   try {
     model_->begin_forward(/*training=*/false);
-    const auto layers = tensor_scope();
-    StepOutput output = phases.forward(batch);
+    const auto layers = layer_scope();
+    StepOutput output = phases.forward(own_part(batch));
     model_->end_forward();
     return output;
   } catch (...) {
@@ -368,7 +420,7 @@ std::shared_ptr<void> Sharded::forward_scope() {
   if (model_ == nullptr) return nullptr;
   require_weights();
   model_->begin_forward(/*training=*/false);
-  return std::shared_ptr<void>(model_.get(), [this, layers = tensor_scope()](void*) {
+  return std::shared_ptr<void>(model_.get(), [this, layers = layer_scope()](void*) {
     try {
       model_->end_forward();
     } catch (const std::exception&) {
@@ -449,7 +501,9 @@ void Sharded::teardown() {
   hold();
   model_.reset();
   tensor_.reset();
-  for (auto* group : {&shard_group_, &replica_group_, &batch_group_, &tensor_group_, &parts_group_}) group->reset();
+  context_.reset();
+  for (auto* group : {&shard_group_, &replica_group_, &loss_group_, &tensor_group_, &context_group_, &parts_group_})
+    group->reset();
   RankedStrategy::teardown();
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <levin/core/interfaces/divided_examples.h>
 #include <levin/core/interfaces/divided_layers.h>
 #include <levin/core/interfaces/divided_model.h>
 #include <levin/strategies/ranks/ranked_strategy.h>
@@ -18,6 +19,7 @@
 
 namespace levin {
 
+class ContextCut;
 class ShardedModel;
 class TensorModel;
 struct ShardedModelOptions;
@@ -34,6 +36,10 @@ struct ShardedOptions {
   int64_t tensor_group = 1;
   std::map<std::string, std::string> tensor_plan = {};
   bool tensor_sequence_parallel = false;
+  int64_t context_group = 1;
+  int64_t context_dimension = 1;
+  std::vector<std::string> context_tensors = {};
+  std::string context_method = "all_to_all";
   std::string reduce_type = "same";
   bool find_unused_parameters = false;
   bool keep_window_gradients = false;
@@ -52,8 +58,10 @@ struct ShardedOptions {
 /// Data parallel training in which the ranks divide what each of them need not have: the optimizer's state (stage 1),
 /// gradients too (2), parameters too (3), after Rajbhandari et al., "ZeRO: Memory optimizations toward training
 /// trillion parameter models", 2020 (arXiv:1910.02054). Ranks of a tensor group, which see the same examples, divide
-/// the layers before that (see TensorParallel). The module's code stays as it is. With one rank it is as single_device.
-class Sharded : public RankedStrategy, public DividedModel, public DividedLayers {
+/// the layers before that (see TensorParallel); those of a context group divide the sequences of their examples (see
+/// ContextParallel), and hold the same parts of the model. The module's code stays as it is. With one rank it is as
+/// single_device.
+class Sharded : public RankedStrategy, public DividedModel, public DividedLayers, public DividedExamples {
  public:
   using Options = ShardedOptions;
   explicit Sharded(const Options& options = {});
@@ -86,7 +94,7 @@ class Sharded : public RankedStrategy, public DividedModel, public DividedLayers
   std::shared_ptr<void> forward_scope() override;
   std::shared_ptr<void> full_parameters(const torch::nn::Module& module) override;
   bool owns_outputs() const override;
-  bool outputs_everywhere() const override { return tensor_group_ == nullptr; }
+  bool outputs_everywhere() const override { return tensor_group_ == nullptr && context_group_ == nullptr; }
   void prepare_step() override;
   void finish_step() override;
   void shards_changed() override;
@@ -94,6 +102,11 @@ class Sharded : public RankedStrategy, public DividedModel, public DividedLayers
   /// Throws ConfigError where steps are to be of one rank alone: that has parts only.
   void restart_steps(bool alone) override;
   void teardown() override;
+
+  Batch part_of(const Batch& batch) override;
+  Batch whole_of(const Batch& prediction) override;
+  bool is_first() override;
+  DataParallelRank loss_rank() override;
 
  protected:
   DeviceMesh make_mesh() override;
@@ -104,13 +117,17 @@ class Sharded : public RankedStrategy, public DividedModel, public DividedLayers
   void hold_shards(bool divide_tensors);
   void look_at_step();
   void require_weights() const;
-  std::shared_ptr<void> tensor_scope() const;
+  std::shared_ptr<void> layer_scope() const;
+  Batch own_part(const Batch& batch) const;
+  StepOutput training_forward(const Batch& batch, StepPhases& phases);
 
   const Options options_;
   std::vector<ShardedBuild::Part> built_;      ///< by configure_model, and not yet in model_
   std::unique_ptr<TensorModel> tensor_;        ///< nullptr where no layers are cut; outlives what divides its shares
   std::unique_ptr<ShardedModel> model_;        ///< nullptr with one rank
-  std::shared_ptr<Collective> batch_group_;    ///< ranks with different examples; nullptr: this one alone
+  std::unique_ptr<ContextCut> context_;        ///< nullptr where no sequences are cut
+  std::shared_ptr<Collective> loss_group_;     ///< ranks with losses of their own; nullptr: this one alone
+  std::shared_ptr<Collective> context_group_;  ///< ranks with other positions of the same examples; nullptr: none
   std::shared_ptr<Collective> tensor_group_;   ///< ranks with other shares of the layers; nullptr: none
   std::shared_ptr<Collective> parts_group_;    ///< ranks with other parts of the parameters
   bool has_checked_gradients_ = false;         ///< of the first window of a call, where layers are cut

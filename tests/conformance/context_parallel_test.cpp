@@ -199,10 +199,37 @@ Trained fit_story(const std::string& strategy, int64_t ranks, const StoryRun& ru
 const char* const kContextTwo = "{context: 2, start_method: thread}";
 const char* const kContextFour = "{context: 4, start_method: thread}";
 const char* const kContextReplicas = "{replicate: 2, context: 2, start_method: thread}";
+const char* const kContextShards = "{shard: 2, context: 2, start_method: thread}";
+const char* const kContextRing = "{context: {size: 2, method: ring}, start_method: thread}";
+const char* const kContextShardsRing = "{shard: 2, context: {size: 2, method: ring}, start_method: thread}";
 
 TEST(ContextParallel, TrainsTransformersAsOneDevice) {
   const Trained expected = fit_story("single_device", 1);
   for (const auto& [strategy, ranks] : {std::pair(kContextTwo, 2), {kContextFour, 4}, {kContextReplicas, 4}}) {
+    SCOPED_TRACE(strategy);
+    expect_same(fit_story(strategy, ranks), expected, 1e-12);
+  }
+}
+
+TEST(ContextParallel, TrainsBesideShards) {
+  const Trained expected = fit_story("single_device", 1);
+  for (const auto& [strategy, ranks] :
+       {std::pair(kContextShards, 4),
+        {"{shard: {size: 2, stage: 1}, context: 2, start_method: thread}", 4},
+        {"{shard: {size: 2, stage: 2}, context: {size: 2, tensors: [tokens, next]}, start_method: thread}", 4},
+        {"{replicate: 2, shard: 2, context: 2, start_method: thread}", 8}}) {
+    SCOPED_TRACE(strategy);
+    expect_same(fit_story(strategy, ranks), expected, 1e-12);
+  }
+}
+
+TEST(ContextParallel, TrainsInRings) {
+  const Trained expected = fit_story("single_device", 1);
+  for (const auto& [strategy, ranks] : {std::pair(kContextRing, 2),
+                                        {"{context: {size: 4, method: ring}, start_method: thread}", 4},
+                                        {"{replicate: 2, context: {size: 2, method: ring}, start_method: thread}", 4},
+                                        {kContextShardsRing, 4},
+                                        {"{context: {size: 2, method: ring}, start_method: fork, backend: gloo}", 2}}) {
     SCOPED_TRACE(strategy);
     expect_same(fit_story(strategy, ranks), expected, 1e-12);
   }
@@ -228,6 +255,12 @@ TEST(ContextParallel, WorksWithWindowsAndCheckpointedActivations) {
     options.activation_checkpointing.units = {"FusedBlock"};
   };
   expect_same(fit_story(kContextTwo, 2, run), fit_story("single_device", 1, run), 1e-12);
+  run.options.dropout = 0;  // whose noise differs along shard
+  const Trained expected = fit_story("single_device", 1, run);
+  for (const char* strategy : {kContextShards, kContextShardsRing}) {
+    SCOPED_TRACE(strategy);
+    expect_same(fit_story(strategy, 4, run), expected, 1e-12);
+  }
 }
 
 TEST(ContextParallel, PredictsWholeSequences) {
@@ -242,12 +275,16 @@ TEST(ContextParallel, PredictsWholeSequences) {
   };
   for (const int64_t length : {16, 11}) {  // which cannot be divided
     const auto expected = predict("single_device", 1, length);
-    const auto got = predict(kContextTwo, 2, length);
-    ASSERT_EQ(got.size(), expected.size());
-    ASSERT_EQ(got[0].size(), expected[0].size());
-    for (size_t i = 0; i < expected[0].size(); ++i) {
-      ASSERT_EQ(got[0][i]["logits"].sizes(), expected[0][i]["logits"].sizes());
-      EXPECT_TRUE(got[0][i]["logits"].allclose(expected[0][i]["logits"], 1e-5, 1e-5)) << i;
+    for (const auto& [strategy, ranks] :
+         {std::pair(kContextTwo, 2), {kContextRing, 2}, {kContextShards, 4}, {kContextShardsRing, 4}}) {
+      SCOPED_TRACE(strategy);
+      const auto got = predict(strategy, ranks, length);
+      ASSERT_EQ(got.size(), expected.size());
+      ASSERT_EQ(got[0].size(), expected[0].size());
+      for (size_t i = 0; i < expected[0].size(); ++i) {
+        ASSERT_EQ(got[0][i]["logits"].sizes(), expected[0][i]["logits"].sizes());
+        EXPECT_TRUE(got[0][i]["logits"].allclose(expected[0][i]["logits"], 1e-5, 1e-5)) << i;
+      }
     }
   }
 }
@@ -284,7 +321,10 @@ TEST(ContextParallel, TrainsLanguageModelsAsOneDevice) {
     for (const double dropout : {0.0, 0.1}) {
       SCOPED_TRACE(fmt::format("packed {}, dropout {}", packed, dropout));
       const ReaderOptions options{.learned = packed == (dropout > 0), .dropout = dropout};
-      expect_same(fit_reader(kContextTwo, 2, options, packed), fit_reader("single_device", 1, options, packed), 1e-12);
+      const Trained expected = fit_reader("single_device", 1, options, packed);
+      expect_same(fit_reader(kContextTwo, 2, options, packed), expected, 1e-12);
+      // A ring has no dropout of attention, and noise differs along shard.
+      if (dropout == 0) expect_same(fit_reader(kContextShardsRing, 4, options, packed), expected, 1e-12);
     }
 }
 
@@ -320,11 +360,12 @@ TEST(ContextParallel, TrainsUnderAutocast) {
 }
 
 TEST(ContextParallel, GoesOnToTheBitInsideOfAWindow) {
-  const auto run = [](int64_t steps, const std::string& ckpt, const std::string& saved) {
+  const auto run = [](const char* strategy, double dropout, int64_t steps, const std::string& ckpt,
+                      const std::string& saved) {
     seed_everything(7);
-    const auto module = make<Story>(StoryOptions{.dropout = 0.1});
+    const auto module = make<Story>(StoryOptions{.dropout = dropout});
     TrainerOptions options = quiet(2);
-    options.strategy = Spec<Strategy>(Config::parse(kContextReplicas, {}));
+    options.strategy = Spec<Strategy>(Config::parse(strategy, {}));
     options.devices = 4;
     options.accumulate_grad_batches = 3;
     options.callbacks = {make<LambdaCallback>(
@@ -337,12 +378,16 @@ TEST(ContextParallel, GoesOnToTheBitInsideOfAWindow) {
     for (const auto& item : module->named_parameters()) trained.weights.emplace_back(item.key(), item.value().detach());
     return trained;
   };
-  const std::string saved = fresh_folder("context") + "/inside";
-  const Trained expected = run(4, "", saved);
-  const Trained resumed = run(0, saved, "");
-  for (size_t i = 0; i < expected.weights.size(); ++i)
-    EXPECT_TRUE(resumed.weights[i].second.equal(expected.weights[i].second)) << expected.weights[i].first;
-  EXPECT_EQ(resumed.metrics, expected.metrics);
+  for (const auto& [strategy, dropout] :
+       {std::pair(kContextReplicas, 0.1), {kContextShards, 0.1}, {kContextShardsRing, 0.0}}) {
+    SCOPED_TRACE(strategy);
+    const std::string saved = fresh_folder("context") + "/inside";
+    const Trained expected = run(strategy, dropout, 4, "", saved);
+    const Trained resumed = run(strategy, dropout, 0, saved, "");
+    for (size_t i = 0; i < expected.weights.size(); ++i)
+      EXPECT_TRUE(resumed.weights[i].second.equal(expected.weights[i].second)) << expected.weights[i].first;
+    EXPECT_EQ(resumed.metrics, expected.metrics);
+  }
 }
 
 std::string story_failure(const std::string& strategy, int64_t ranks, const StoryRun& run = {}) {
@@ -371,12 +416,15 @@ TEST(ContextParallel, SaysWhatItCannotDo) {
   EXPECT_THAT(story_failure(kContextFour, 4, {.length = 14}),
               HasSubstr("sequences of 14 positions, which cannot be divided over 4 ranks; valid: a multiple of 4, at "
                         "least 8, such as 12 or 16"));
+  EXPECT_THAT(story_failure("{context: {size: 4, method: ring}, start_method: thread}", 4, {.length = 12}),
+              HasSubstr("sequences of 12 positions, which cannot be divided over 4 ranks; valid: a multiple of 8, at "
+                        "least 8, such as 8 or 16"));
   EXPECT_THAT(story_failure("{context: {size: 2, tensors: [text]}, start_method: thread}", 2),
               HasSubstr("strategy.context.tensors: 'text' is not in the batch; valid: tokens [4, 16], next [4, 16]"));
   EXPECT_THAT(story_failure("{context: {size: 2, dimension: 2}, start_method: thread}", 2),
               HasSubstr("no tensor of the batch has a dimension 2 with positions; got tokens [4, 16], next [4, 16]"));
   EXPECT_THAT(story_failure("{context: 2, tensor: 2, start_method: thread}", 4),
-              HasSubstr("context 2 does not work beside tensor 2 yet; valid beside context: replicate"));
+              HasSubstr("context 2 does not work beside tensor 2 yet; valid beside context: replicate and shard"));
 }
 
 }  // namespace

@@ -103,10 +103,13 @@ TEST(MeshStrategy, SaysWhatDoesNotFit) {
   EXPECT_THAT(refusal("{pipeline: 2, shards: 2}", 4), HasSubstr("trainer.strategy.shards is no dimension"));
   EXPECT_THAT(refusal("{pipeline: 2, shards: 2}", 4), HasSubstr("did you mean 'shard'?"));
   EXPECT_THAT(refusal("{expert: 2, shard: 2}", 4), HasSubstr("trainer.strategy.expert is no dimension"));
-  for (const char* other : {"pipeline", "shard", "tensor"})
-    EXPECT_THAT(
-        refusal(fmt::format("{{context: 2, {}: 2}}", other), 4),
-        HasSubstr(fmt::format("context 2 does not work beside {} 2 yet; valid beside context: replicate", other)));
+  for (const char* other : {"pipeline", "tensor"})
+    EXPECT_THAT(refusal(fmt::format("{{context: 2, {}: 2}}", other), 4),
+                HasSubstr(fmt::format(
+                    "context 2 does not work beside {} 2 yet; valid beside context: replicate and shard", other)));
+  EXPECT_THAT(refusal("{shard: 2, context: {size: 2, bucket_cap_mb: 5}}", 4),
+              HasSubstr("trainer.strategy.context.bucket_cap_mb does not work beside shard, where context has the "
+                        "options dimension, tensors and method"));
   EXPECT_THAT(refusal("{context: {size: 4, context_group: 2}}", 4), HasSubstr("is what the sizes of the mesh say"));
   EXPECT_THAT(refusal("{pipeline: 2, tensor: {size: 2, bucket_cap_mb: 5}}", 4),
               HasSubstr("trainer.strategy.tensor.bucket_cap_mb does not work beside pipeline, where tensor has the "

@@ -11,6 +11,7 @@
 #include <levin/core/nn/transformer/attention.h>
 
 #include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
 #include <gmock/gmock.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/functional/loss.h>
@@ -56,12 +57,13 @@ at::Tensor context_input() {
       .view({kContextExamples, kContextPositions, kContextFeatures});
 }
 
-ContextOutcome context_outcome(const ContextFunction& function, const std::shared_ptr<Collective>& group) {
+ContextOutcome context_outcome(const ContextFunction& function, const std::shared_ptr<Collective>& group,
+                               ContextMethod method = ContextMethod::kAllToAll) {
   const ThreadGeneratorScope random_numbers(at::make_generator<at::CPUGeneratorImpl>(5));
   std::vector<at::Tensor> leaves{context_input().requires_grad_()};
   for (const at::Tensor& parameter : context_parameters()) leaves.push_back(parameter.clone().requires_grad_());
   const std::vector<at::Tensor> own(leaves.begin() + 1, leaves.end());
-  at::Tensor result = function(group == nullptr ? leaves[0] : cut_context(leaves[0], 1, group), own);
+  at::Tensor result = function(group == nullptr ? leaves[0] : cut_context(leaves[0], 1, group, method), own);
   // Weights by the place among all positions.
   at::Tensor value = full_sequence(result).detach();
   const at::Tensor weights = at::arange(value.numel(), value.options()).view(value.sizes()).sin();
@@ -214,25 +216,150 @@ std::vector<ContextCase> context_cases() {
   };
 }
 
+void expect_outcomes_of_one_device(const ContextCase& item, ContextMethod method) {
+  SCOPED_TRACE(item.name);
+  const ContextOutcome expected = context_outcome(item.function, nullptr);
+  for (const int64_t ranks : {2, 4})
+    on_thread_ranks(ranks, [&](const std::shared_ptr<Collective>& group) {
+      SCOPED_TRACE(item.name);
+      ContextOutcome got;
+      try {
+        got = context_outcome(item.function, group, method);
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << item.name << ": " << error.what();
+        throw;
+      }
+      EXPECT_TRUE(got.value.sizes() == expected.value.sizes() && got.value.allclose(expected.value, 0, 1e-12));
+      for (size_t i = 0; i < expected.gradients.size(); ++i)
+        EXPECT_TRUE(got.gradients[i].allclose(expected.gradients[i], 0, 1e-12)) << i;
+    });
+}
+
 TEST(CutContext, OperatorsGiveWhatOneDeviceGives) {
-  for (const ContextCase& item : context_cases()) {
-    SCOPED_TRACE(item.name);
-    const ContextOutcome expected = context_outcome(item.function, nullptr);
-    for (const int64_t ranks : {2, 4})
-      on_thread_ranks(ranks, [&](const std::shared_ptr<Collective>& group) {
-        SCOPED_TRACE(item.name);
-        ContextOutcome got;
-        try {
-          got = context_outcome(item.function, group);
-        } catch (const std::exception& error) {
-          ADD_FAILURE() << item.name << ": " << error.what();
-          throw;
-        }
-        EXPECT_TRUE(got.value.sizes() == expected.value.sizes() && got.value.allclose(expected.value, 0, 1e-12));
-        for (size_t i = 0; i < expected.gradients.size(); ++i)
-          EXPECT_TRUE(got.gradients[i].allclose(expected.gradients[i], 0, 1e-12)) << i;
+  for (const ContextCase& item : context_cases()) expect_outcomes_of_one_device(item, ContextMethod::kAllToAll);
+}
+
+bool ring_lacks(const std::string& name) {
+  return name == "masked attention" || name == "mask of heads" ||  // learned
+         name == "attention with dropout" || name == "masked attention with dropout";
+}
+
+TEST(CutContext, OperatorsInARingGiveWhatOneDeviceGives) {
+  for (const ContextCase& item : context_cases())
+    if (!ring_lacks(item.name)) expect_outcomes_of_one_device(item, ContextMethod::kRing);
+  using P = std::vector<at::Tensor>;
+  const std::vector<ContextCase> attention{
+      {"of all keys",
+       [](const at::Tensor& x, const P&) {
+         const at::Tensor h = context_heads(x);
+         return from_context_heads(at::scaled_dot_product_attention(h, h * 2, h.sin()));
+       }},
+      {"of one head of keys",
+       [](const at::Tensor& x, const P& p) {
+         const at::Tensor k = at::linear(x, p[2]).slice(2, 0, 3).unsqueeze(1);
+         const at::Tensor h = context_heads(x);
+         return from_context_heads(at::scaled_dot_product_attention(h, k, k.sin(), {}, 0, true, {}, true));
+       }},
+      {"of three heads",
+       [](const at::Tensor& x, const P&) {
+         const at::Tensor h = x.unflatten(2, {3, 4}).transpose(1, 2);
+         return from_context_heads(at::scaled_dot_product_attention(h, h, h.sin(), {}, 0, true));
+       }},
+      {"with other features of values",
+       [](const at::Tensor& x, const P&) {
+         const at::Tensor h = context_heads(x);
+         return from_context_heads(at::scaled_dot_product_attention(h, h, at::cat({h, h.sin()}, -1), {}, 0, true, 0.4));
+       }},
+      {"with other features and a mask",
+       [](const at::Tensor& x, const P&) {
+         const at::Tensor h = context_heads(x);
+         const at::Tensor mask = at::ones({16, 16}, at::kBool).tril(3).triu(-2);
+         return from_context_heads(at::scaled_dot_product_attention(h, h, at::cat({h, h.sin()}, -1), mask));
+       }},
+      {"in a window",
+       [](const at::Tensor& x, const P&) {
+         const at::Tensor h = context_heads(x);
+         const at::Tensor mask = at::ones({16, 16}, at::kBool).tril().triu(-2);
+         return from_context_heads(at::scaled_dot_product_attention(h, h, h.sin(), mask));
+       }},
+      {"with a slope for each head",
+       [](const at::Tensor& x, const P&) {
+         const at::Tensor h = context_heads(x);
+         const at::Tensor places = at::arange(16, at::kDouble);
+         const at::Tensor mask =
+             (places.unsqueeze(0) - places.unsqueeze(1)) * at::arange(1, 5, at::kDouble).view({4, 1, 1}) * 0.1;
+         return from_context_heads(at::scaled_dot_product_attention(h, h, h, mask));
+       }},
+      {"of queries that see nothing",
+       [](const at::Tensor& x, const P&) {
+         const at::Tensor h = context_heads(x);
+         at::Tensor mask = at::ones({16, 16}, at::kBool).tril().triu(-2);
+         mask[5].fill_(false);
+         mask[14].fill_(false);
+         return from_context_heads(at::scaled_dot_product_attention(h, h, h, mask));
+       }},
+      {"twice",
+       [](const at::Tensor& x, const P&) {
+         const at::Tensor h = context_heads(x);
+         const at::Tensor once = at::scaled_dot_product_attention(h, h, h, {}, 0, true);
+         return from_context_heads(at::scaled_dot_product_attention(once, h, once, {}, 0, true));
+       }},
+  };
+  for (const ContextCase& item : attention) expect_outcomes_of_one_device(item, ContextMethod::kRing);
+}
+
+TEST(CutContext, RanksOfARingHaveAnEarlyAndALateChunk) {
+  const at::Tensor all = at::arange(16, at::kLong).view({1, 16});
+  on_thread_ranks(4, [&](const std::shared_ptr<Collective>& group) {
+    const at::Tensor part = cut_context(all, 1, group, ContextMethod::kRing);
+    const int64_t late = 14 - 2 * group->rank();
+    EXPECT_TRUE(
+        local_part(part).equal(at::tensor({2 * group->rank(), 2 * group->rank() + 1, late, late + 1}).view({1, 4})));
+    EXPECT_TRUE(full_sequence(part).equal(all));
+  });
+}
+
+TEST(CutContext, RingsSayWhatTheyLack) {
+  const at::Tensor x = context_input();
+  const auto refusal = [&](const std::function<void(const at::Tensor&)>& attention) -> std::string {
+    try {
+      on_thread_ranks(2, [&](const std::shared_ptr<Collective>& group) {
+        attention(context_heads(cut_context(x, 1, group, ContextMethod::kRing)));
       });
-  }
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "nothing was thrown";
+  };
+  EXPECT_THAT(refusal([](const at::Tensor& h) { at::scaled_dot_product_attention(h, h, h, {}, 0.5); }),
+              HasSubstr("attention in a ring has no dropout_p, whose mask no rank has; hint: "
+                        "strategy.context.method: all_to_all, or dropout behind attention"));
+  EXPECT_THAT(refusal([](const at::Tensor& h) {
+                at::scaled_dot_product_attention(h, h, h, at::zeros({16, 16}, at::kDouble).requires_grad_());
+              }),
+              HasSubstr("attention in a ring gives its mask no gradient"));
+  EXPECT_THAT(refusal([](const at::Tensor& h) {
+                at::scaled_dot_product_attention(h, h, h, at::ones({16, 16}, at::kBool), 0, true);
+              }),
+              HasSubstr("attention is given a mask and is_causal; valid: one of them"));
+}
+
+TEST(CutContext, RingsCastAsAutocastDoes) {
+  const at::Tensor x = context_input().to(at::kFloat);
+  const auto attend = [](const at::Tensor& h) { return at::scaled_dot_product_attention(h, h, h, {}, 0, true); };
+  const at::Tensor expected = attend(context_heads(x));
+  on_thread_ranks(2, [&](const std::shared_ptr<Collective>& group) {
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+    at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+    const at::Tensor part = cut_context(x, 1, group, ContextMethod::kRing).requires_grad_();
+    const at::Tensor output = attend(context_heads(part));
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+    EXPECT_EQ(output.scalar_type(), at::kBFloat16);
+    EXPECT_TRUE(
+        full_sequence(from_context_heads(output)).to(at::kFloat).allclose(from_context_heads(expected), 0, 0.02));
+    output.sum().backward();
+    EXPECT_EQ(part.grad().scalar_type(), at::kFloat);
+  });
 }
 
 /// What a function of a part of activations says on the first rank.
@@ -397,6 +524,25 @@ TEST(CutContext, AttentionSendsWhatItsFormulaSays) {
       EXPECT_EQ(counted.received() - before, expected);
       output.sum().backward();
       EXPECT_EQ(counted.received() - before, 2 * expected);
+    });
+}
+
+TEST(CutContext, RingsSendWhatTheirFormulaSays) {
+  for (const int64_t ranks : {2, 4})
+    on_thread_ranks(ranks, [&](const std::shared_ptr<Collective>& group) {
+      const auto heads = [&](int64_t number) {
+        return cut_context(at::randn({kContextExamples, number, kContextPositions, 3}, at::kDouble).requires_grad_(), 2,
+                           group, ContextMethod::kRing);
+      };
+      const at::Tensor queries = heads(6);
+      const at::Tensor keys = heads(3);
+      auto& counted = dynamic_cast<ThreadCollective&>(*group);
+      const int64_t before = counted.received();
+      const at::Tensor output = at::scaled_dot_product_attention(queries, keys, keys, {}, 0, true, {}, true);
+      const int64_t of_part = 2 * kContextExamples * 3 * kContextPositions / ranks * 3 * 8;  // bytes of keys and values
+      EXPECT_EQ(counted.received() - before, (ranks - 1) * of_part);
+      output.sum().backward();
+      EXPECT_EQ(counted.received() - before, (3 * ranks - 2) * of_part);
     });
 }
 

@@ -1,0 +1,32 @@
+#include <levin/core/nn/storage_marks.h>
+
+#include <vector>
+
+namespace levin::detail {
+namespace {
+
+struct MarkTables {
+  Mutex mutex;
+  std::vector<MarkTable*> all LEVIN_GUARDED_BY(mutex) = {};
+};
+
+MarkTables& mark_tables() {
+  static auto* const tables = new MarkTables;
+  return *tables;
+}
+
+}  // namespace
+
+MarkTable::MarkTable() {
+  MarkTables& tables = mark_tables();
+  const MutexLock lock(tables.mutex);
+  tables.all.push_back(this);
+}
+
+void forget_ended_marks() {
+  MarkTables& tables = mark_tables();
+  const MutexLock lock(tables.mutex);
+  for (MarkTable* const table : tables.all) table->forget_ended();
+}
+
+}  // namespace levin::detail
