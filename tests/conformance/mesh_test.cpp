@@ -37,10 +37,10 @@ TEST(MeshStrategy, IsTheOneThatDividesSo) {
   EXPECT_EQ(translated("{pipeline: {size: 2, micro_batches: 6}, replicate: auto}", 8),
             "{name: pipeline, micro_batches: 6, data_parallel: 4}");
   EXPECT_EQ(translated("{pipeline: 2, replicate: 2, shard: {stage: 1}}", 8),
-            "{name: pipeline, data_parallel: 4, shard_stage: 1, shard_optimizer: true, shard_group: 2}");
+            "{name: pipeline, data_parallel: 4, shard_stage: 1, shard_group: 2, shard_optimizer: true}");
   EXPECT_EQ(translated("{pipeline: 2, shard: {size: 2, stage: 3, prefetch: 0, keep_window_gradients: true}}", 4),
             "{name: pipeline, data_parallel: 2, shard_stage: 3, shard_prefetch: 0, shard_keep_window_gradients: true, "
-            "shard_optimizer: true, shard_group: 2}");
+            "shard_group: 2, shard_optimizer: true}");
   EXPECT_EQ(translated("{tensor: auto}", 4), "{name: tensor, tensor_group: 4}");
   EXPECT_EQ(translated("{replicate: auto, tensor: {size: 2, bucket_cap_mb: 5}, start_method: thread}", 8),
             "{name: tensor, bucket_cap_mb: 5, start_method: thread, tensor_group: 2}");
@@ -53,7 +53,7 @@ TEST(MeshStrategy, IsTheOneThatDividesSo) {
       "{name: pipeline, micro_batches: 2, tensor_plan: {head: whole}, "
       "tensor_sequence_parallel: true, tensor_group: 2, data_parallel: 1}");
   EXPECT_EQ(translated("{pipeline: 2, replicate: 2, shard: 2, tensor: auto}", 16),
-            "{name: pipeline, tensor_group: 2, data_parallel: 4, shard_optimizer: true, shard_group: 2}");
+            "{name: pipeline, tensor_group: 2, data_parallel: 4, shard_group: 2, shard_optimizer: true}");
   EXPECT_EQ(translated("{replicate: auto, context: {size: 2, dimension: 2}, start_method: thread}", 8),
             "{name: context, dimension: 2, start_method: thread, context_group: 2}");
   // Dimensions of one rank, whose options are checked and do nothing.
