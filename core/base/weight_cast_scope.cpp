@@ -1,6 +1,7 @@
 #include <levin/core/base/weight_cast_scope.h>
 
 #include <levin/core/base/permanent_library.h>
+#include <levin/core/base/weight_conversion.h>
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
@@ -9,11 +10,13 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <mutex>
 #include <optional>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 namespace levin {
 namespace {
@@ -31,6 +34,8 @@ struct WeightCast {
 
 struct ThreadCasts {
   int64_t scopes = 0;
+  bool is_converting = false;
+  std::vector<const c10::TensorImpl*> activations = {};  ///< kept by ActivationLeavesScope
   std::unordered_map<c10::TensorImpl*, WeightCast> of_weight;
 };
 
@@ -42,6 +47,7 @@ bool is_autocast_of_weight(const at::Tensor& self, std::optional<at::ScalarType>
   return casts.scopes > 0 && type && (*type == at::kBFloat16 || *type == at::kHalf) &&
          self.scalar_type() == at::kFloat && self.requires_grad() && self.is_leaf() && !self.is_view() &&
          at::GradMode::is_enabled() &&
+         std::ranges::find(casts.activations, self.unsafeGetTensorImpl()) == casts.activations.end() &&
          c10::impl::tls_is_dispatch_key_excluded(
              at::autocast::get_autocast_dispatch_key_from_device_type(self.device().type()));
 }
@@ -58,7 +64,15 @@ at::Tensor to_copy(c10::DispatchKeySet keys, const at::Tensor& self, std::option
   if (found != casts.of_weight.end() && found->second.version == self._version() &&
       found->second.cast.scalar_type() == *type)
     return found->second.cast;
-  at::Tensor cast = convert();
+  const bool was_converting = std::exchange(casts.is_converting, true);
+  at::Tensor cast;
+  try {
+    cast = convert();
+  } catch (...) {
+    casts.is_converting = was_converting;
+    throw;
+  }
+  casts.is_converting = was_converting;
   casts.of_weight.insert_or_assign(self.unsafeGetTensorImpl(), WeightCast{self, self._version(), cast});
   return cast;
 }
@@ -93,5 +107,18 @@ WeightCastScope::~WeightCastScope() {
 bool WeightCastScope::is_active() { return casts.scopes > 0; }
 
 void WeightCastScope::forget() { casts.of_weight.clear(); }
+
+// ---- Conversions, for those that watch operators
+
+bool is_converting_weight() { return casts.is_converting; }
+
+ActivationLeavesScope::ActivationLeavesScope(std::vector<at::Tensor> activations)
+    : activations_(std::move(activations)) {
+  for (const at::Tensor& activation : activations_) casts.activations.push_back(activation.unsafeGetTensorImpl());
+}
+
+ActivationLeavesScope::~ActivationLeavesScope() {
+  casts.activations.resize(casts.activations.size() - activations_.size());
+}
 
 }  // namespace levin

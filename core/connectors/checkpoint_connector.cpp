@@ -715,6 +715,7 @@ void CheckpointConnector::restore_module(bool weights_only) {
   warn_of_missing_callbacks(callbacks);
   state_.progress.load_state_dict(tree_.at("loops"));
   data_.set_seed(static_cast<uint64_t>(tree_.at("loops").at("seed").as_int()));
+  data_.reload_for_resume();
   data_.resume_batches();
 }
 
@@ -809,6 +810,7 @@ void CheckpointConnector::restore_lightning_optimization() {
   for (size_t i = 0; i < saved_schedulers; ++i)
     schedulers.as_list()[i] = scheduler_state_from_torch(schedulers.as_list()[i], given->as_list()[i]);
   optimizers_.load_state_dict(optimizers, schedulers);
+  if (const auto scaler = scaler_state_from_lightning(saved)) precision_.load_state_dict(*scaler);
   // Behind an epoch's last batch Lightning has stepped all but those that follow a metric.
   if (state_.progress.last_batch_done && state_.progress.phase == FitPhase::kBatches)
     optimizers_.expect_metrics(Interval::kEpoch);

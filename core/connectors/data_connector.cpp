@@ -230,22 +230,26 @@ void DataConnector::count_batches() {
       limited_batches(loaders_.val, options_.limit_val, options_.overfit ? "overfit_batches" : "limit_val_batches");
 
   validation_interval_.reset();
+  whole_epoch_batches_ = train_batches_;
+  if (state_.progress.first_example > 0)
+    whole_epoch_batches_ = options_.limit_train.resolve(loaders_.train.num_batches(train_ranks()), option);
   const auto& interval = options_.given.val_check_interval.value();
   if (const auto* count = std::get_if<int64_t>(&interval)) {
     validation_interval_ = *count;
-    if (options_.given.check_val_every_n_epoch && train_batches_ && *count > *train_batches_ && !loaders_.val.empty() &&
-        options_.given.fast_dev_run.batches() == 0)
+    if (options_.given.check_val_every_n_epoch && whole_epoch_batches_ && *count > *whole_epoch_batches_ &&
+        !loaders_.val.empty() && options_.given.fast_dev_run.batches() == 0)
       throw ConfigError(
           fmt::format("trainer.val_check_interval is {} batches, but an epoch has {}; valid: 1 to {}; hint: "
                       "check_val_every_n_epoch: null lets it count across epochs",
-                      *count, *train_batches_, *train_batches_));
+                      *count, *whole_epoch_batches_, *whole_epoch_batches_));
   } else if (const auto* fraction = std::get_if<double>(&interval); fraction != nullptr && *fraction < 1.0) {
-    if (!train_batches_)
+    if (!whole_epoch_batches_)
       throw ConfigError(
           fmt::format("trainer.val_check_interval is {}, a fraction of an epoch whose length is not known; "
                       "hint: give a number of batches",
                       *fraction));
-    validation_interval_ = std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(*train_batches_) * *fraction));
+    validation_interval_ =
+        std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(*whole_epoch_batches_) * *fraction));
   }
 }
 
@@ -269,9 +273,15 @@ int64_t DataConnector::global_batch_size() const {
              : loaders_.train.batch_size(train_ranks()) * train_ranks();
 }
 
-std::string DataConnector::train_order() const {
-  const DataLoader& train = loaders_.train;
-  if (!train.parts().empty()) return "";
+std::string DataConnector::train_order() const { return order_of(loaders_.train); }
+
+std::string DataConnector::order_of(const DataLoader& train) const {
+  if (!train.parts().empty()) {
+    std::string orders;
+    for (const auto& [name, part] : train.parts())
+      orders += fmt::format("{}{} ({})", orders.empty() ? "" : ", ", name, order_of(part));
+    return orders;
+  }
   if (train.dataset() == nullptr) {
     const std::string order = train.iterable() != nullptr ? train.iterable()->order() : "";
     return fmt::format(
@@ -291,6 +301,15 @@ std::string DataConnector::train_order() const {
   return counted(train.num_examples().value_or(0), "example") + way;
 }
 
+void DataConnector::reload_for_resume() {
+  const int64_t every = options_.given.reload_dataloaders_every_n_epochs;
+  int64_t& epoch = state_.progress.epoch;
+  if (every == 0 || epoch < every || !loaders_.train) return;
+  const int64_t present = std::exchange(epoch, epoch - epoch % every);
+  select_loaders();
+  epoch = present;
+}
+
 void DataConnector::resume_batches() {
   if (!loaders_.train) return;  // the caller of the steps has the data
   FitProgress& progress = state_.progress;
@@ -304,7 +323,10 @@ void DataConnector::resume_batches() {
                     progress.epoch, counted(progress.epoch_samples, "example"), saved_order,
                     progress.order.empty() ? "another sampler" : progress.order));
   const int64_t size = global_batch_size();
-  if (size > 0 && progress.global_batch_size > 0) {
+  const bool is_inside = progress.batch > 0 && !progress.last_batch_done && progress.phase != FitPhase::kEpochDone;
+  // Of a loader of each rank's own, the examples that all have seen say nothing of its place.
+  const bool is_counted = options_.given.use_distributed_sampler || !is_inside;
+  if (size > 0 && progress.global_batch_size > 0 && (is_counted || size == progress.global_batch_size)) {
     if (size == progress.global_batch_size) return;
     if (!loaders_.train.parts().empty() && progress.phase != FitPhase::kEpochDone && progress.epoch_samples > 0)
       throw Error(
@@ -316,7 +338,6 @@ void DataConnector::resume_batches() {
     progress.resume_with_batches_of(size);
     return;
   }
-  const bool is_inside = progress.batch > 0 && !progress.last_batch_done && progress.phase != FitPhase::kEpochDone;
   if (!is_inside) return;
   if (size == 0 && progress.global_batch_size == 0) {
     // Of whole loaders on each rank, the examples seen say nothing of the batches.

@@ -71,6 +71,8 @@ class DataConnector {
   void require_training_data() const;
   /// Batches of a training epoch, after limits; nothing while unsized.
   const std::optional<int64_t>& train_batches() const { return train_batches_; }
+  /// The same of a whole epoch, where the one under way goes on with batches of another size.
+  const std::optional<int64_t>& whole_epoch_batches() const { return whole_epoch_batches_; }
   /// Batches of each validation loader, after limits; -1 where unsized.
   const std::vector<int64_t>& validation_batches() const { return validation_batches_; }
   /// Whether a fit validates: there are loaders, and options leave batches of them.
@@ -88,6 +90,9 @@ class DataConnector {
   int64_t global_batch_size() const;
   /// What the order of the training data follows from beside seed and epoch; empty: nothing.
   std::string train_order() const;
+  std::string order_of(const DataLoader& train) const;
+  /// Asks again, after the progress was loaded, for the loaders that its epoch trains on, where they change by epoch.
+  void reload_for_resume();
   /// Goes on, after the progress was loaded, at the example that was next when it was saved, whatever the batches were.
   /// Throws levin::Error where that cannot be: inside an epoch of batches that differ in size, for others.
   void resume_batches();
@@ -143,6 +148,7 @@ class DataConnector {
   uint64_t seed_ = 0;
   std::optional<int64_t> train_batch_size_;  ///< of one rank, where a search has found out; else the loader says
   std::optional<int64_t> train_batches_;
+  std::optional<int64_t> whole_epoch_batches_;
   std::vector<int64_t> validation_batches_;
   std::optional<int64_t> validation_interval_;
   std::chrono::nanoseconds waited_{0};

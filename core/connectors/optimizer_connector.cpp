@@ -44,6 +44,7 @@ void OptimizerConnector::configure(const OptimizerHandle::Driver& driver) {
   list_.clear();
   schedulers_.clear();
   base_rates_.clear();
+  count_steps_elsewhere();
   Module& module = *state_.module;
   parameter_names_ = model_.parallel_model().parameter_names(module);
   made_configured_ = false;
@@ -195,10 +196,24 @@ void OptimizerConnector::load_awaited_steps(const State& state) {
 
 // ---- Accumulation and length
 
+/// Whole-run schedules end where the run does, also where it had batches of another size before.
+void OptimizerConnector::count_steps_elsewhere() {
+  FitProgress& progress = state_.progress;
+  const auto& whole = data_.whole_epoch_batches();
+  if (!std::exchange(progress.has_other_batches, false) || !whole) return;
+  const bool is_done = progress.phase == FitPhase::kEpochDone || progress.last_batch_done;
+  int64_t as_now = accumulation_.steps(progress.epoch + (is_done ? 1 : 0), *whole);
+  // The epoch under way may have fewer batches than others.
+  if (!is_done)
+    as_now += (progress.batch + *whole - data_.train_batches().value_or(*whole)) / accumulation_.at(progress.epoch);
+  progress.step_offset = progress.global_step - as_now;
+}
+
 std::optional<int64_t> OptimizerConnector::estimated_steps() const {
   std::optional<int64_t> steps = options_.max_steps;
-  if (options_.max_epochs && data_.train_batches()) {
-    const int64_t by_epochs = accumulation_.steps(*options_.max_epochs, *data_.train_batches());
+  if (options_.max_epochs && data_.whole_epoch_batches()) {
+    const int64_t by_epochs =
+        accumulation_.steps(*options_.max_epochs, *data_.whole_epoch_batches()) + state_.progress.step_offset;
     steps = steps ? std::min(*steps, by_epochs) : by_epochs;
   }
   return steps;
@@ -208,9 +223,9 @@ int64_t OptimizerConnector::planned_steps(const SchedulerConfig& config) const {
   const std::optional<int64_t> steps = estimated_steps();
   if (config.interval == Interval::kStep) return steps ? *steps / config.frequency : -1;
   std::optional<int64_t> epochs = options_.max_epochs;
-  const auto& batches = data_.train_batches();
+  const auto& batches = data_.whole_epoch_batches();
   if (steps && batches && *batches > 0) {
-    const int64_t by_steps = accumulation_.epochs(*steps, *batches);
+    const int64_t by_steps = accumulation_.epochs(std::max<int64_t>(0, *steps - state_.progress.step_offset), *batches);
     epochs = epochs ? std::min(*epochs, by_steps) : by_steps;
   }
   return epochs ? *epochs / config.frequency : -1;

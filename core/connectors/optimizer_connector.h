@@ -121,6 +121,8 @@ class OptimizerConnector {
   std::string never_logged(const SchedulerConfig& config) const;
 
   const ResolvedOptions& options_;
+  void count_steps_elsewhere();
+
   TrainerState& state_;
   Tracer& tracer_;
   Strategy& strategy_;

@@ -28,6 +28,7 @@ bool FitProgress::start_next_epoch() {
 void FitProgress::resume_with_batches_of(int64_t examples) {
   batch = epoch_samples / examples;
   first_example = epoch_samples % examples;
+  has_other_batches = true;
 }
 
 State FitProgress::state_dict() const {
@@ -44,6 +45,7 @@ State FitProgress::state_dict() const {
   state["first_example"] = first_example;
   state["global_batch_size"] = global_batch_size;
   state["order"] = order;
+  state["step_offset"] = step_offset;
   state["epoch_started"] = epoch_started;
   state["last_batch_done"] = last_batch_done;
   state["cut_short"] = cut_short;
@@ -79,6 +81,9 @@ void FitProgress::load_state_dict(const State& state) {
   global_batch_size = state.at("global_batch_size").as_int();
   const State* saved_order = state.find("order");
   order = saved_order != nullptr ? saved_order->as_string() : "";
+  const State* offset = state.find("step_offset");
+  step_offset = offset == nullptr ? 0 : offset->as_int();
+  has_other_batches = false;
   epoch_started = state.at("epoch_started").as_bool();
   last_batch_done = state.at("last_batch_done").as_bool();
   const State* cut = state.find("cut_short");

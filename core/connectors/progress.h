@@ -38,6 +38,8 @@ struct FitProgress {
   int64_t global_batch_size = 0;  ///< examples in a batch of all ranks together; 0 before the first fit, and where
                                   ///< batches differ in size
   std::string order;  ///< what the order of an epoch follows from beside seed and epoch, for people; empty: nothing
+  int64_t step_offset = 0;         ///< optimizer steps beyond those that batches as they are now would have made so far
+  bool has_other_batches = false;  ///< they have another size since it was saved; not saved
   bool epoch_started = false;
   bool last_batch_done = false;           ///< no batch is left in this epoch
   bool cut_short = false;                 ///< on_train_batch_start ended this epoch

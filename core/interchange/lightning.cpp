@@ -57,6 +57,10 @@ State state_of(const PickleValue& value, TreeBudget& budget) {
   }
 }
 
+/// Where Lightning has the state of torch.amp.GradScaler, and where its versions 1 had it.
+constexpr const char* kScaler = "MixedPrecision";
+constexpr const char* kScalerOfVersion1 = "native_amp_scaling_state";
+
 template <class T>
 std::optional<T> number_in(const std::string& text) {
   T number{};
@@ -100,6 +104,15 @@ PickleValue* tensor_value(PickleDocument& document, Pickler& pickler, const Tens
 std::string short_type(const State& optimizer) {
   const std::string& type = optimizer.at("type").as_string();
   return type.substr(type.rfind(':') + 1);
+}
+
+/// A number that may be a tensor of one element, as a learning rate is where `capturable` asks for it.
+State number_of(const State& value) {
+  if (value.is_tensor() && value.as_tensor().numel() == 1) return State(value.as_tensor().item<double>());
+  if (!value.is_list()) return value;
+  State list = State::list();
+  for (const auto& item : value.as_list()) list.push_back(number_of(item));
+  return list;
 }
 
 std::vector<double> numbers_of(const State& list) {
@@ -178,6 +191,10 @@ PickleValue* scheduler_state(PickleDocument& document, const State& scheduler) {
     document.put(made, "_scale_fn_custom", document.none());
   } else if (const State* base = scheduler.find("base_lrs")) {
     document.put(made, "base_lrs", numbers_value(document, numbers_of(*base)));
+    // LambdaLR asks for it, the counterpart of Levin's schedules that Python has none of.
+    std::vector<PickleValue*> functions;
+    for (size_t i = 0; i < base->as_list().size(); ++i) functions.push_back(document.none());
+    document.put(made, "lr_lambdas", document.list(std::move(functions)));
   }
   if (const State* last = scheduler.find("last_lr"))
     document.put(made, "_last_lr", numbers_value(document, numbers_of(*last)));
@@ -211,7 +228,8 @@ std::map<int64_t, const State*> by_number(const State& map) {
 }
 
 /// A number of torch.optim's groups as text that Levin's options read.
-std::optional<State> option_text(const State& value) {
+std::optional<State> option_text(const State& given) {
+  const State value = number_of(given);
   if (value.is_bool()) return State(value.as_bool() ? "true" : "false");
   if (value.is_int()) return State(std::to_string(value.as_int()));
   if (value.is_double()) return State(fmt::format("{}", value.as_double()));
@@ -347,6 +365,13 @@ PickleValue* lightning_checkpoint(PickleDocument& document, Pickler& pickler, co
     }
     for (const auto& optimizer : tree.at("optimizers").as_list())
       optimizers->items.push_back(torch_optimizer_state(document, pickler, optimizer, initial));
+    if (const State* scaler = tree.find("precision"); scaler != nullptr && scaler->find("scale") != nullptr)
+      document.put(root, kScaler,
+                   document.dict({{"scale", document.number(scaler->at("scale").as_double())},
+                                  {"growth_factor", document.number(scaler->at("growth_factor").as_double())},
+                                  {"backoff_factor", document.number(scaler->at("backoff_factor").as_double())},
+                                  {"growth_interval", document.integer(scaler->at("growth_interval").as_int())},
+                                  {"_growth_tracker", document.integer(scaler->at("growth_tracker").as_int())}}));
     document.put(root, "optimizer_states", optimizers);
     document.put(root, "lr_schedulers", schedulers);
     document.put(root, "callbacks", document.dict());
@@ -412,7 +437,7 @@ State optimizer_state_from_torch(const State& present, const State& saved, const
       throw Error("checkpoint", fmt::format("parameter group {} has {} parameters; got {} in {}; hint: parameters are "
                                             "taken by their place",
                                             g, names.size(), indices.size(), path));
-    groups[g]["lr"] = saved_groups[g].at("lr");
+    groups[g]["lr"] = number_of(saved_groups[g].at("lr"));
     if (groups[g].find("options") != nullptr)
       for (auto& [name, value] : groups[g]["options"].as_map())
         if (const State* own = saved_groups[g].find(name))
@@ -432,11 +457,24 @@ State optimizer_state_from_torch(const State& present, const State& saved, const
   return state;
 }
 
+std::optional<State> scaler_state_from_lightning(const State& checkpoint) {
+  const State* saved = checkpoint.find(kScaler);
+  if (saved == nullptr) saved = checkpoint.find(kScalerOfVersion1);
+  if (saved == nullptr || !saved->is_map() || saved->find("scale") == nullptr) return std::nullopt;
+  const State* const tracker = saved->find("_growth_tracker");
+  State state = State::map();
+  state["scale"] = number_of(saved->at("scale"));
+  state["growth_tracker"] = tracker == nullptr ? int64_t{0} : tracker->as_int();
+  for (const char* count : {"skipped", "skipped_in_a_row", "skipped_told"}) state[count] = int64_t{0};
+  return state;
+}
+
 State scheduler_state_from_torch(const State& present, const State& saved) {
   State state = present;
   const auto take = [&](const char* own, const char* theirs) {
     if (state.find(own) != nullptr)
-      if (const State* value = saved.find(theirs); value != nullptr && !value->is_null()) state[own] = *value;
+      if (const State* value = saved.find(theirs); value != nullptr && !value->is_null())
+        state[own] = number_of(*value);
   };
   // Levin's base of a cycle is its upper bound. Those of OneCycleLR are with the optimizer, where its options have
   // them.

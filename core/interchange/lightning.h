@@ -4,6 +4,7 @@
 #include <levin/core/interchange/pickle_value.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,8 @@ LightningProgress lightning_progress(const State& checkpoint, const std::string&
 /// Fills the present state of an optimizer (of a run that has just begun) with what torch.optim saved of one with the
 /// same groups: parameters go by their place. Throws levin::Error where they do not fit.
 State optimizer_state_from_torch(const State& present, const State& saved, const std::string& path);
+/// The state of a loss scale, as MixedPrecision loads it; nothing where the checkpoint has none.
+std::optional<State> scaler_state_from_lightning(const State& checkpoint);
 /// Likewise of a scheduler.
 State scheduler_state_from_torch(const State& present, const State& saved);
 

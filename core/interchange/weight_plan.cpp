@@ -396,7 +396,15 @@ void require_held(const at::Tensor& given, const at::Tensor& taken) {
   };
   if (c10::isIntegralType(given.scalar_type(), /*includeBool=*/false) &&
       c10::isIntegralType(taken.scalar_type(), /*includeBool=*/true)) {
-    if (!taken.to(given.scalar_type()).equal(given)) fails("whole numbers outside of its range");
+    // The way back wraps as well where the types differ in their signs alone.
+    const auto is_signed = [](const at::Tensor& tensor) {
+      return c10::isSignedType(tensor.scalar_type()) && tensor.scalar_type() != at::kBool;
+    };
+    const at::Tensor* const signed_one = is_signed(given) == is_signed(taken) ? nullptr
+                                         : is_signed(given)                   ? &given
+                                                                              : &taken;
+    const bool has_negative = signed_one != nullptr && signed_one->lt(0).any().item<bool>();
+    if (has_negative || !taken.to(given.scalar_type()).equal(given)) fails("whole numbers outside of its range");
     return;
   }
   // Other types have the range of float32 or more.

@@ -279,6 +279,11 @@ void convert_weights(const std::string& source, const std::string& target, Weigh
   if (const auto others = entries_passed_over(weights); options.key.empty() && !others.empty())
     log::rank_zero_info(fmt::format("the weights of {} are those of '{}'; other entries with tensors are left out: {}",
                                     source, weights.key, join(others)));
+  if (const auto objects = objects_passed_over(weights); options.key.empty() && !objects.empty())
+    log::rank_zero_warning(
+        fmt::format("{}: {} of a class that is not read as a dict, and passed over; '{}' was taken; "
+                    "hint: --key says which, or save a plain dict of tensors",
+                    source, join(objects), weights.key));
   WriteWeightsOptions with_config = options;
   const std::string config = source + "/config.json";
   if (format == WeightsFormat::kHuggingFace && options.config.empty() && FileSystem::current().exists(config))

@@ -90,8 +90,10 @@ AdapterOptions options_of_config(const std::string& folder) {
   try {
     if (const std::string type = config.value("peft_type", ""); type != "LORA")
       fail(fmt::format("peft_type is not supported; got '{}'; valid: LORA", type));
-    for (const char* name : {"use_dora", "lora_bias", "bias", "rank_pattern", "alpha_pattern", "layer_replication",
-                             "target_parameters", "trainable_token_indices", "use_qalora", "megatron_config"})
+    for (const char* name :
+         {"use_dora", "lora_bias", "bias", "rank_pattern", "alpha_pattern", "layer_replication", "target_parameters",
+          "trainable_token_indices", "use_qalora", "megatron_config", "alora_invocation_tokens", "arrow_config",
+          "kasa_config", "monteclora_config", "use_bdlora"})
       if (is_set(config, name))
         fail(fmt::format("{} is not supported; got {}; hint: merge it in PEFT, by merge_and_unload", name,
                          config.at(name).dump()));
@@ -189,13 +191,40 @@ std::vector<std::string> load_adapter(torch::nn::Module& module, const std::stri
     added.targets.push_back(entry.key());
   }
   std::map<std::string, at::Tensor> whole;
+  std::map<const void*, std::string> key_of_whole;  // a tied one has several
   for (const auto& entry : module.named_parameters()) {
     const std::string key = key_of(options, entry.key());
     if (!file.contains(key) || !left.contains(key)) continue;
     fits(key, entry.value().sizes().vec());
+    const auto [first, is_first] = key_of_whole.try_emplace(entry.value().unsafeGetTensorImpl(), key);
+    if (!is_first && !file.read(key).equal(file.read(first->second)))
+      throw Error(
+          "adapters",
+          fmt::format("{} has other values for '{}' than for '{}', which are one tied parameter of this module; "
+                      "hint: PEFT has untied them; train with its ensure_weight_tying, or merge by "
+                      "merge_and_unload",
+                      folder, key, first->second));
     added.modules_to_save.push_back(entry.key());
     whole.emplace(key, entry.value());
   }
+  for (const auto& entry : module.named_parameters()) {
+    const auto kept = key_of_whole.find(entry.value().unsafeGetTensorImpl());
+    const std::string key = key_of(options, entry.key());
+    if (kept == key_of_whole.end() || file.contains(key)) continue;
+    throw Error("adapters",
+                fmt::format("{} has '{}' of its own, and not '{}', which is the same tied parameter in this module; "
+                            "hint: PEFT has untied them; train with its ensure_weight_tying, or merge by "
+                            "merge_and_unload",
+                            folder, kept->second, key));
+  }
+  const auto is_adapted = [](const std::string& key) { return key.find(".base_layer.") != std::string::npos; };
+  if (const auto found = std::ranges::find_if(left, is_adapted); found != left.end())
+    throw Error(
+        "adapters",
+        fmt::format("{} adapts a layer that this module has none of in its place: '{}'; valid: torch::nn::Linear "
+                    "and torch::nn::Embedding; hint: the base that it was trained on, or merge_and_unload in "
+                    "PEFT",
+                    folder, *found));
   if (!left.empty() || added.targets.empty())
     throw Error(
         "adapters",

@@ -107,7 +107,7 @@ void FitLoop::run_epochs() {
     if (has_all_epochs()) return;
     if (progress_.phase == FitPhase::kEpochDone && progress_.start_next_epoch()) data_.count_batches();
     if (!epoch_has_batches()) return;
-    if (!first && reload_every > 0 && progress_.epoch % reload_every == 0 && progress_.batch == 0) {
+    if ((!first || state_.resumed) && reload_every > 0 && progress_.epoch % reload_every == 0 && progress_.batch == 0) {
       data_.select_loaders();
       data_.count_batches();
     }
@@ -603,7 +603,7 @@ void FitLoop::replay_training_data() {
   const DataLoader loader = data_.loaders().train.copy();
   auto pass = loader.pass(beginning);
   const bool together = model_.forwards_together();
-  const auto& limit = data_.train_batches();
+  const auto& limit = data_.whole_epoch_batches();
   for (int64_t batch_idx = 0; !limit || batch_idx < *limit; ++batch_idx) {
     auto fetched = pass.next();
     if (together ? !strategy_.any_rank(fetched.has_value(), false).first : !fetched) break;

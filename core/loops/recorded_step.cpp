@@ -361,7 +361,7 @@ void RecordedStep::say_recorded() const {
 }
 
 void RecordedStep::give_up(const std::string& reason) {
-  gave_up_ = true;
+  if (std::exchange(gave_up_, true)) return;
   timer_.reset();
   forget();
   if (options_.given.graph.level() == Level::kRequired)

@@ -57,6 +57,8 @@ class RecordedStep {
   void end(const StepOutput& output, const StepScaling& scaling);
   /// Called when all hooks of the step have run, and before its output is given up.
   void end_hooks();
+  /// Takes ordinary steps from here on. Throws levin::Error where recording is required.
+  void give_up(const std::string& reason);
 
  private:
   struct Shape;
@@ -81,7 +83,6 @@ class RecordedStep {
   void say_recorded() const;
   void choose();
   void forget();
-  void give_up(const std::string& reason);
 
   const ResolvedOptions& options_;
   const TrainerState& state_;

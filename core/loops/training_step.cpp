@@ -71,6 +71,10 @@ const StepOutput& TrainingStep::run(const Batch& batch, const BatchInfo& info) {
   data_ended_ = false;
   runner_ = &ordinary_;
   scaling_ = {};
+  if (recorded_ != nullptr && info.uneven_inputs)
+    recorded_->give_up(
+        "ranks ask each other in each step who has data left, of data sets without a size and with "
+        "use_distributed_sampler: false");
   const bool may_record = recorded_ != nullptr && !guard_ && !body_ && !info.uneven_inputs && info.has_data;
   if (!module.automatic_optimization) {
     const bool weighs_alike = info.weight_is_known ? info.weight == 1 : reduce_weights();

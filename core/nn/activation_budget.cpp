@@ -3,6 +3,7 @@
 #include <levin/core/base/error.h>
 #include <levin/core/base/log.h>
 #include <levin/core/base/memory_size.h>
+#include <levin/core/base/weight_conversion.h>
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/StringUtil.h>
@@ -154,7 +155,7 @@ void MeasuredForward::finish() { budget_->add(shared_from_this(), pass_); }
 void MeasuredForward::begin_backward() { budget_->end_pass(pass_); }
 
 void MeasuredForward::call(const c10::OperatorHandle& op, c10::DispatchKeySet after, torch::jit::Stack* stack) {
-  if (!gives_new_tensors(op.schema())) return op.redispatchBoxed(after, stack);
+  if (!gives_new_tensors(op.schema()) || is_converting_weight()) return op.redispatchBoxed(after, stack);
   using Clock = std::chrono::steady_clock;
   const auto wait = [&] {
     if (device_) c10::impl::VirtualGuardImpl(device_->type()).synchronizeDevice(device_->index());

@@ -142,6 +142,19 @@ void require_unmerged(const torch::nn::Module& module) {
                   "the adapters are merged into the weights; hint: unmerge_adapters before others are used");
 }
 
+/// Throws levin::Error for an adapter that has trained parameters whole, of which nothing is left of what they were,
+/// and is not among those that are to be active.
+void require_none_whole(const torch::nn::Module& module, const std::vector<std::string>& active) {
+  for (const auto& layer : detail::adapter_layers(module))
+    for (const auto& [name, pair] : layer->all())
+      if (!pair->adapter().whole.empty() && std::ranges::find(active, name) == active.end())
+        throw Error(
+            "adapters",
+            fmt::format("the adapter '{}' has parameters that it trains whole (modules_to_save), which would stay "
+                        "where it is not active; hint: load the base once more where its own outputs are needed",
+                        name));
+}
+
 }  // namespace
 
 bool asks_for_adapters(const AdapterOptions& options) {
@@ -156,6 +169,7 @@ bool asks_for_adapters(const AdapterOptions& options) {
 std::vector<std::string> add_adapters(torch::nn::Module& module, const AdapterOptions& options) {
   check_options(options);
   require_unmerged(module);
+  require_none_whole(module, {});  // the new one will be active alone
   if (const auto names = adapter_names(module); std::ranges::find(names, options.adapter) != names.end())
     throw ConfigError(
         fmt::format("adapters.adapter: the module has an adapter '{}'; hint: another name", options.adapter));
@@ -243,6 +257,7 @@ std::vector<std::string> adapter_names(const torch::nn::Module& module) {
 void set_active_adapters(torch::nn::Module& module, const std::vector<std::string>& adapters) {
   require_names(module, adapters);
   require_unmerged(module);
+  require_none_whole(module, adapters);
   for (const auto& layer : detail::adapter_layers(module)) layer->set_active(adapters);
 }
 

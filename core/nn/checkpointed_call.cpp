@@ -5,6 +5,7 @@
 #include <levin/core/base/recording.h>
 #include <levin/core/base/thread_generator.h>
 #include <levin/core/base/weight_cast_scope.h>
+#include <levin/core/base/weight_conversion.h>
 #include <levin/core/nn/activation_budget.h>
 #include <levin/core/nn/forward_context.h>
 #include <levin/core/nn/kept_results.h>
@@ -43,6 +44,7 @@ class SavedInput {
   SavedInput(const at::Tensor& input, bool offload) {
     if (!input.defined()) return;
     requires_grad_ = input.requires_grad();
+    is_leaf_ = input.is_leaf();
     at::Tensor tensor = input.detach();
     if (SavedTensorScope* outer = SavedTensorScope::current()) {
       // A call around this one is checkpointed, and recomputes this input as it does everything in it.
@@ -58,6 +60,8 @@ class SavedInput {
     }
   }
 
+  /// Whether the argument came out of operations.
+  bool is_activation() const { return !is_leaf_; }
   /// A leaf of a new graph with the value of the argument, or nothing when it was modified since.
   std::optional<at::Tensor> restore() const {
     if (keeper_ == nullptr && !tensor_.defined()) return at::Tensor();
@@ -73,6 +77,7 @@ class SavedInput {
   std::optional<at::Device> device_;  ///< where an offloaded one belongs
   std::unique_ptr<SavedVariableHooks> keeper_;
   bool requires_grad_ = false;
+  bool is_leaf_ = true;
 };
 
 /// The state of the generators of some accelerator's devices.
@@ -344,6 +349,7 @@ class CheckpointedCall : public std::enable_shared_from_this<CheckpointedCall> {
     const Surroundings::Scope surroundings(*surroundings_);
     const std::unique_ptr<UnitCall> again = call_->copy();
     auto input = inputs_.begin();
+    std::vector<at::Tensor> activations;
     again->for_each_argument([&](at::Tensor& argument) {
       const auto restored = input->restore();
       if (!restored)
@@ -352,8 +358,10 @@ class CheckpointedCall : public std::enable_shared_from_this<CheckpointedCall> {
                         "run again; hint: use the operation that gives a new tensor, or checkpoint another unit",
                         input - inputs_.begin()));
       argument = *restored;
+      if (input->is_activation() && argument.defined()) activations.push_back(argument);
       ++input;
     });
+    const ActivationLeavesScope are_activations(std::move(activations));
     const BufferScope buffers(again->module());
     size_t end = slots_.size();
     while (!slots_[end - 1].needed) --end;

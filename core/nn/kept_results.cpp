@@ -3,10 +3,12 @@
 #include <levin/core/base/error.h>
 #include <levin/core/base/log.h>
 #include <levin/core/base/thread_generator.h>
+#include <levin/core/base/weight_conversion.h>
 
 #include <ATen/Context.h>
 #include <ATen/core/Generator.h>
 #include <ATen/core/enum_tag.h>
+#include <c10/util/hash.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -142,21 +144,21 @@ void OperatorChoice::begin_second_forward() const {
 
 OperatorInterceptor::Scope KeptResults::keep() {
   gives_ = false;
-  index_ = 0;
+  index_ = history_ = 0;
   return Scope(this);
 }
 
 OperatorInterceptor::Scope KeptResults::give(bool for_good) {
   gives_ = true;
   for_good_ = for_good;
-  next_ = 0;
-  index_ = 0;
+  next_ = index_ = history_ = 0;
   return Scope(this);
 }
 
 void KeptResults::call(const c10::OperatorHandle& op, c10::DispatchKeySet after, torch::jit::Stack* stack) {
   const bool hands_over = op.schema().name() == "aten::_unsafe_view";
-  const bool is_new = gives_new_tensors(op.schema());
+  const bool is_new = gives_new_tensors(op.schema()) && !is_converting_weight();
+  if (is_new) history_ = c10::hash_combine(history_, std::hash<const void*>()(&op.schema()));
   if (!is_new || !choice_->contains(op, index_++)) {
     std::optional<Pause> pause;
     if (is_new && choice_->passes_over_inner()) pause.emplace();
@@ -167,7 +169,7 @@ void KeptResults::call(const c10::OperatorHandle& op, c10::DispatchKeySet after,
   }
   if (gives_ && next_ < calls_.size()) {
     Call& kept = calls_[next_++];
-    if (give_results(kept, op, *stack)) {
+    if (kept.history == history_ && give_results(kept, op, *stack)) {
       if (for_good_) kept.results.clear();
       return;
     }
@@ -194,7 +196,7 @@ void KeptResults::leave_kept(c10::IValue& handed_over) const {
 }
 
 void KeptResults::keep_results(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
-  Call call{.op = op};
+  Call call{.op = op, .history = history_};
   std::optional<at::Device> device;
   const auto first = stack.end() - static_cast<std::ptrdiff_t>(op.schema().returns().size());
   // A list is left out: its operator runs again.

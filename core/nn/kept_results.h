@@ -57,7 +57,9 @@ int64_t operators_given();
 
 /// Results of the chosen operators of a forward. A second run of the forward takes them instead of computing them
 /// again, and is equal to the bit: a result that was modified in place since is computed again, and random generators
-/// are set to their state after the operator. Operators that write to their arguments or return views always run.
+/// are set to their state after the operator. Operators that write to their arguments or return views always run. A
+/// second run of other operators than the first computes what it does not find. Autocast's conversions of weights,
+/// which depend on what ran before, are passed over (see is_converting_weight).
 class KeptResults final : private OperatorInterceptor {
  public:
   explicit KeptResults(std::shared_ptr<const ResultChoice> choice) : choice_(std::move(choice)) {}
@@ -76,6 +78,7 @@ class KeptResults final : private OperatorInterceptor {
   };
   struct Call {
     c10::OperatorHandle op;
+    size_t history = 0;
     std::vector<Result> results;
     std::vector<std::pair<std::optional<at::Device>, at::Tensor>> random;  ///< of generators, behind it
   };
@@ -87,8 +90,9 @@ class KeptResults final : private OperatorInterceptor {
 
   const std::shared_ptr<const ResultChoice> choice_;
   std::vector<Call> calls_;
-  size_t next_ = 0;   ///< to be given
-  size_t index_ = 0;  ///< of the next operator that gives new tensors
+  size_t next_ = 0;     ///< to be given
+  size_t index_ = 0;    ///< of the next operator that gives new tensors
+  size_t history_ = 0;  ///< of those before it: a kept result is given to the same call only
   bool gives_ = false;
   bool for_good_ = false;
 };

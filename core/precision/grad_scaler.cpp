@@ -108,6 +108,10 @@ State GradScaler::state_dict() const {
   state["growth_tracker"] = growth_tracker_.item<int64_t>();
   state["skipped"] = counts.all;
   state["skipped_in_a_row"] = counts.in_a_row;
+  // For those that read it elsewhere: the options say how it goes on.
+  state["growth_factor"] = options_.growth_factor;
+  state["backoff_factor"] = options_.backoff_factor;
+  state["growth_interval"] = options_.growth_interval;
   return state;
 }
 

@@ -49,13 +49,22 @@ class EveryWay(Net):
         x, y = batch
         self.log("val_loss", torch.nn.functional.mse_loss(self.second(torch.relu(self.first(x))), y))
 
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        return 1000 * loss if self.way == "scaled" else loss
+
     def configure_optimizers(self):
-        if self.way == "averaging":
+        if self.way in ("averaging", "scaled"):
             return torch.optim.AdamW(self.parameters(), lr=0.01)
+        if self.way == "tensor_rate":
+            return torch.optim.AdamW(self.parameters(), lr=torch.tensor(0.01), foreach=False)
         optimizer = torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
         schedulers = torch.optim.lr_scheduler
         if self.way == "one_cycle":
             return [optimizer], [{"scheduler": schedulers.OneCycleLR(optimizer, 0.1, total_steps=20), "interval": "step"}]
+        if self.way == "root":
+            root = schedulers.LambdaLR(optimizer, lambda step: (5 / (5 + step)) ** 0.5)
+            return [optimizer], [{"scheduler": root, "interval": "step"}]
         if self.way == "cyclic":
             cycle = schedulers.CyclicLR(optimizer, 0.01, 0.1, 3, 4, "triangular2", cycle_momentum=False)
             return [optimizer], [{"scheduler": cycle, "interval": "step"}]
@@ -63,7 +72,7 @@ class EveryWay(Net):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": "val_loss"}}
 
 
-WAYS = ("one_cycle", "cyclic", "plateau", "averaging")
+WAYS = ("one_cycle", "cyclic", "plateau", "averaging", "root", "scaled", "tensor_rate")
 
 
 def callbacks_of(way):
@@ -71,7 +80,10 @@ def callbacks_of(way):
 
 
 def fit_way(way, net, data, callbacks, **options):
-    fitted = trainer(5, callbacks + callbacks_of(way))
+    plugins = None
+    if way == "scaled":
+        plugins = lightning.pytorch.plugins.MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))
+    fitted = trainer(5, callbacks + callbacks_of(way), plugins)
     validation = loader(data) if way == "plateau" else None
     fitted.fit(net, loader(data), validation, **options)
     return fitted
@@ -96,9 +108,9 @@ def resume_way(folder, way):
     print(max((value - expected[name]).abs().max().item() for name, value in net.state_dict().items()))
 
 
-def trainer(epochs, callbacks=()):
+def trainer(epochs, callbacks=(), plugins=None):
     return lightning.Trainer(max_epochs=epochs, accelerator="cpu", logger=False, enable_progress_bar=False,
-                             enable_model_summary=False, enable_checkpointing=bool(callbacks), callbacks=list(callbacks))
+                             enable_model_summary=False, enable_checkpointing=bool(callbacks), callbacks=list(callbacks), plugins=plugins)
 
 
 def loader(data):

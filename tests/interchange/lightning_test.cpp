@@ -44,7 +44,8 @@ class LightningNet : public Module {
     second_ = register_module("second", torch::nn::Linear(options.width, 1));
   }
   StepOutput training_step(const Batch& batch, int64_t /*batch_idx*/) override {
-    return torch::mse_loss(second_(torch::relu(first_(batch["x"]))), batch["y"]);
+    const at::Tensor loss = torch::mse_loss(second_(torch::relu(first_(batch["x"]))), batch["y"]);
+    return way_ == "scaled" ? 1000 * loss : loss;
   }
   StepOutput validation_step(const Batch& batch, int64_t /*batch_idx*/) override {
     log("val_loss", torch::mse_loss(second_(torch::relu(first_(batch["x"]))), batch["y"]));
@@ -59,7 +60,8 @@ class LightningNet : public Module {
 
  private:
   OptimizerConfigs other_way() {
-    if (way_ == "averaging") return std::make_shared<optim::AdamW>(parameters(), optim::AdamWOptions{.lr = 0.01});
+    if (way_ == "averaging" || way_ == "scaled" || way_ == "tensor_rate")
+      return std::make_shared<optim::AdamW>(parameters(), optim::AdamWOptions{.lr = 0.01});
     // Schedules without a peak of their own: it is each group's learning rate.
     const std::map<std::string, std::pair<std::string, std::string>> schedules = {
         {"one_cycle", {"one_cycle", "{total_steps: 20}"}},
@@ -67,6 +69,7 @@ class LightningNet : public Module {
          {"cyclic",
           "{base_lr: 0.01, step_size_up: 3, step_size_down: 4, mode: triangular2, cycle_momentum: "
           "false}"}},
+        {"root", {"inverse_square_root", "{timescale: 5}"}},
         {"plateau", {"reduce_on_plateau", "{patience: 0, threshold: 0.3}"}}};
     const auto& [name, options] = schedules.at(way_);
     return OptimizerConfig{
@@ -111,9 +114,12 @@ class LightningTest : public ::testing::Test {
         Batch{{"x", data.root().find("x")->tensor.clone()}, {"y", data.root().find("y")->tensor.clone()}});
     auto module = make<LightningNet>({.way = way});
     std::vector<Spec<Callback>> callbacks;
+    std::string precision = "32-true";
+    if (way == "scaled") precision = "16-mixed";
     if (way == "averaging") callbacks.emplace_back(make<WeightAveraging>({.decay = 0.9}));
     Trainer trainer({.max_epochs = epochs,
                      .accelerator = "cpu",
+                     .precision = precision,
                      .callbacks = callbacks,
                      .logger = false,
                      .enable_checkpointing = false,
@@ -148,7 +154,7 @@ TEST_F(LightningTest, OtherSchedulesAndAveragesGoOn) {
       EXPECT_LT((tensor - expected.root().find(name)->tensor).abs().max().item<double>(), 1e-6)
           << way << " " << what << " " << name;
   };
-  for (const std::string way : {"one_cycle", "cyclic", "plateau", "averaging"}) {
+  for (const std::string way : {"one_cycle", "cyclic", "plateau", "averaging", "root", "scaled", "tensor_rate"}) {
     expect_run(*train(5, folder_.path("first.pth"), "", way), way, "in one go");
     for (const std::string& step : {"2", "6", "8"})
       expect_run(*train(5, "", folder_.path(way + "-step=" + step + ".ckpt"), way), way, "from step " + step);

@@ -533,6 +533,19 @@ TEST(LoadWeights, NumbersThatTheModuleDoesNotHoldAreRefused) {
     EXPECT_THAT(error_of([&] { load_weights(small, {.path = folder.path("n.pth")}); }),
                 HasSubstr("whole numbers outside of its range"));
   }
+  // Types that differ in their signs alone.
+  const auto error_between = [&](int64_t number, at::ScalarType from, at::ScalarType to) {
+    struct One final : torch::nn::Module {
+      explicit One(at::ScalarType type) { register_buffer("count", torch::zeros({2}, type)); }
+    } one(to);
+    write_weights(folder.path("s.pth"), WeightsFormat::kPyTorch, {{"count", TensorLeaf{(whole * number).to(from)}}});
+    return error_of([&] { load_weights(one, {.path = folder.path("s.pth")}); });
+  };
+  EXPECT_THAT(error_between(-5, at::kChar, at::kByte), HasSubstr("whole numbers outside of its range"));
+  EXPECT_THAT(error_between(200, at::kByte, at::kChar), HasSubstr("whole numbers outside of its range"));
+  EXPECT_THAT(error_between(40000, at::kUInt16, at::kShort), HasSubstr("whole numbers outside of its range"));
+  EXPECT_EQ(error_between(100, at::kByte, at::kChar), "no error");
+  EXPECT_EQ(error_between(100, at::kShort, at::kUInt16), "no error");
   write_weights(folder.path("n.pth"), WeightsFormat::kPyTorch, {{"count", TensorLeaf{whole * 255}}});
   load_weights(small, {.path = folder.path("n.pth")});
   EXPECT_EQ(small.count.sum().item<int64_t>(), 510);

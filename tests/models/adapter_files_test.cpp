@@ -176,5 +176,43 @@ TEST_F(AdapterFolderTest, WithWhatIsNotSupportedIsRefused) {
   EXPECT_THAT(message_of_files([&] { load_adapter(*base(), folder_ + "/nowhere"); }), HasSubstr("is not there"));
 }
 
+TEST_F(AdapterFolderTest, OfAnActivatedOneIsRefused) {
+  change_config("alora_invocation_tokens", {1, 2});
+  EXPECT_THAT(refused(*base()), HasSubstr("alora_invocation_tokens is not supported; got [1,2]"));
+}
+
+/// As PEFT writes one whose embedding and head were tied, and are not any more.
+TEST_F(AdapterFolderTest, WithValuesOfItsOwnForATiedParameterIsRefused) {
+  struct Tied final : torch::nn::Module {
+    Tied() {
+      embed = register_parameter("embed", torch::ones({4, 3}));
+      head = register_parameter("head", embed);
+      up = register_module("up", torch::nn::Linear(3, 3));
+    }
+    at::Tensor embed, head;
+    torch::nn::Linear up{nullptr};
+  };
+  const std::string folder = testing::fresh_folder("adapter_tied");
+  std::filesystem::copy(folder_ + "/adapter_config.json", folder + "/adapter_config.json");
+  const auto message = [&](std::vector<NamedTensor> whole) {
+    whole.emplace_back("base_model.model.up.lora_A.weight", torch::ones({2, 3}));
+    whole.emplace_back("base_model.model.up.lora_B.weight", torch::ones({3, 2}));
+    FileSystem::current().replace_file(folder + "/adapter_model.safetensors", [&](WritableFile& file) {
+      write_safetensors(file, whole, {{"format", "pt"}});
+    });
+    Tied net;
+    return message_of_files([&] { load_adapter(net, folder); });
+  };
+  const at::Tensor values = torch::full({4, 3}, 2.0);
+  EXPECT_THAT(
+      message({{"base_model.model.head", values}}),
+      HasSubstr("has 'base_model.model.head' of its own, and not 'base_model.model.embed', which is the same tied "
+                "parameter in this module; hint: PEFT has untied them"));
+  EXPECT_THAT(message({{"base_model.model.head", values}, {"base_model.model.embed", values + 1}}),
+              HasSubstr("which are one tied parameter of this module"));
+  EXPECT_THAT(message({{"base_model.model.head", values}, {"base_model.model.embed", values.clone()}}),
+              ::testing::Not(HasSubstr("tied")));
+}
+
 }  // namespace
 }  // namespace levin

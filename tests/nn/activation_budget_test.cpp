@@ -5,14 +5,19 @@
 #include <levin/core/nn/activation_budget.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/weight_cast_scope.h>
 #include <levin/core/devices/accounting_allocator.h>
 #include <levin/core/nn/activation_checkpointing.h>
 #include <levin/core/nn/flop_counter.h>
+#include <levin/core/nn/kept_results.h>
 #include <levin/core/nn/unit.h>
 
+#include <ATen/autocast_mode.h>
 #include <ATen/ops/gelu.h>
+#include <ATen/ops/linear.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/silu.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <torch/nn/modules/dropout.h>
@@ -21,6 +26,8 @@
 #include <torch/utils.h>
 
 #include <algorithm>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -119,6 +126,65 @@ TEST(ActivationBudget, StepsAreThePlainOnesToTheBitAndStayWithinIt) {
     EXPECT_LE(steps.recomputed, checkpointed.recomputed);
     EXPECT_THAT(log.text(), AllOf(HasSubstr("activation_checkpointing: a budget of"), HasSubstr("operator"),
                                   HasSubstr("are kept, which saves")));
+  }
+}
+
+/// Products that are alike, of weights that autocast converts as they are, of an input that it converts as often.
+struct BudgetGatesImpl : torch::nn::Module {
+  BudgetGatesImpl() {
+    for (const char* name : {"query", "key", "value"})
+      weights.push_back(register_parameter(name, at::randn({kWidth, kWidth}) / 6));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    return x +
+           at::linear(x, weights[0]).tanh() * at::linear(x, weights[1]).sigmoid() * at::silu(at::linear(x, weights[2]));
+  }
+  std::vector<at::Tensor> weights;
+};
+LEVIN_UNIT(BudgetGates);
+
+TEST(ActivationBudget, OfUnitsThatAreCalledTwiceUnderAutocast) {
+  const auto run = [](const std::string& text) {
+    torch::manual_seed(1);
+    struct ModelImpl : torch::nn::Module {
+      ModelImpl() {
+        first = register_module("first", BudgetGates());
+        second = register_module("second", BudgetGates());
+      }
+      at::Tensor forward(const at::Tensor& x) { return second(first(x * 1)) + second(first(x.sin())); }
+      BudgetGates first{nullptr}, second{nullptr};
+    };
+    auto model = std::make_shared<ModelImpl>();
+    std::optional<ActivationCheckpointing> checkpointing;
+    if (!text.empty())
+      checkpointing.emplace(*model, ConfigCodec<ActivationCheckpointingOptions>::parse(
+                                        Config::parse(fmt::format("{{units: [BudgetGates], {}}}", text), {}),
+                                        "activation_checkpointing"));
+    at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+    std::vector<at::Tensor> left;
+    for (int i = 0; i < 3; ++i) {
+      const at::Tensor x = at::randn({kTokens, kWidth}).requires_grad_();
+      at::Tensor loss;
+      {
+        const WeightCastScope casts;
+        at::autocast::set_autocast_enabled(at::kCPU, true);
+        loss = model->forward(x).square().sum();
+        at::autocast::set_autocast_enabled(at::kCPU, false);
+      }
+      const int64_t before = operators_given();
+      loss.backward();
+      if (!text.empty() && i == 2) EXPECT_GT(operators_given(), before) << text;
+      left.push_back(x.grad());
+    }
+    for (const auto& parameter : model->parameters()) left.push_back(parameter.grad());
+    return left;
+  };
+  const std::vector<at::Tensor> expected = run("");
+  for (const char* text : {"budget: 0.5", "budget: 0.6", "budget: 0.7", "budget: 0.8", "budget: 0.9", "budget: 0.99",
+                           "keep: [linear]", "keep: [_to_copy, linear]", "keep: [_to_copy, tanh]"}) {
+    SCOPED_TRACE(text);
+    const std::vector<at::Tensor> got = run(text);
+    for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(got[i].equal(expected[i])) << i;
   }
 }
 

@@ -303,6 +303,20 @@ TEST(Adapters, TrainAboveLayersInFewBits) {
   }
 }
 
+TEST(Adapters, ThatTrainParametersWholeStayActive) {
+  const auto net = std::make_shared<AdaptedNet>();
+  AdapterOptions options{
+      .name = "lora", .rank = 2, .targets = {"up"}, .modules_to_save = {"head"}, .adapter = "french"};
+  add_adapters(*net, options);
+  const auto says = HasSubstr(
+      "the adapter 'french' has parameters that it trains whole (modules_to_save), which would "
+      "stay where it is not active; hint: load the base once more");
+  EXPECT_THAT(message_of_adapters([&] { set_active_adapters(*net, {}); }), says);
+  options.adapter = "german";
+  EXPECT_THAT(message_of_adapters([&] { add_adapters(*net, options); }), says);
+  EXPECT_THAT(adapter_names(*net), ::testing::ElementsAre("french"));
+}
+
 TEST(Adapters, OfLayersInFewBitsAreSwitchedAddedAndFollowTheModule) {
   const auto net = std::make_shared<AdaptedNet>();
   const at::Tensor tokens = torch::randint(11, {2, 4});

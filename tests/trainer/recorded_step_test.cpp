@@ -14,8 +14,10 @@
 #include <levin/core/optim/sgd.h>
 
 #include <gmock/gmock.h>
+#include <tests/support/captured_log.h>
 #include <tests/support/fit_outcome.h>
 #include <tests/support/tiny.h>
+#include <tests/support/tiny_stream.h>
 #include <torch/nn/functional.h>
 #include <torch/nn/modules.h>
 
@@ -400,6 +402,27 @@ TEST(RecordedStep, NanMonitorSeesTheUnitsOfReplays) {
        .epochs = 6});
   EXPECT_THAT(outcome.log, HasSubstr("[graph] recorded the step of batch 3 in "));
   EXPECT_THAT(outcome.log, Not(HasSubstr("not recorded")));
+}
+
+TEST(RecordedStep, OfRanksWhoseDataHasNoSizeIsRefusedAloud) {
+  const auto fit = [](const GraphMode& graph) {
+    const testing::CapturedLog log;
+    TrainerOptions options = testing::quiet(1);
+    options.strategy = "ddp_threads";
+    options.devices = 2;
+    options.graph = graph;
+    std::string error;
+    try {
+      Trainer(options).fit(make<testing::TinyModule>({}),
+                           DataLoader(std::make_shared<testing::TinyStream>(64), {.batch_size = 4}));
+    } catch (const Error& thrown) {
+      error = thrown.what();
+    }
+    return log.text() + error;
+  };
+  constexpr const char* kWhy = "ranks ask each other in each step who has data left";
+  EXPECT_THAT(fit(true), HasSubstr(kWhy));
+  EXPECT_THAT(fit("required"), HasSubstr(std::string("steps cannot be recorded: ") + kWhy));
 }
 
 TEST(RecordedStep, MetricsCountInEveryStep) {

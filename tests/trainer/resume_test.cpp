@@ -440,6 +440,164 @@ TEST(Resume, InsideOfAnEpochTheOrderMustBeTheSame) {
   }
 }
 
+/// Saves inside of the first epoch, and goes on with other options; what the second fit says.
+template <class Net = TinyModule>
+std::string said_inside_of_an_epoch(const DataLoader& former, const DataLoader& other, TrainerOptions options,
+                                    const DataLoaders& validation = {}) {
+  const std::string saved = fresh_folder("resume_inside") + "/inside";
+  TrainerOptions first = options;
+  first.val_check_interval = 1.0;
+  first.callbacks = {make<LambdaCallback>(LambdaCallbackOptions{
+      .on_train_batch_end = [saved](Trainer& trainer, Module&, const StepOutput&, const Batch&, int64_t batch) {
+        if (trainer.current_epoch() == 0 && batch == 1) trainer.save_checkpoint(saved);
+      }})};
+  Trainer(first).fit(make<Net>({}), former, validation);
+  try {
+    Trainer(options).fit(make<Net>({}), other, validation, saved);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "went on";
+}
+
+TEST(Resume, InsideOfAnEpochLoadersOfEachRankHaveTheSameBatches) {
+  TrainerOptions options = quiet(2);
+  options.strategy = "ddp_threads";
+  options.devices = 2;
+  options.use_distributed_sampler = false;
+  const auto batches_of = [](int64_t size) { return testing::tiny_loader(48, size); };
+  EXPECT_EQ(said_inside_of_an_epoch(batches_of(4), batches_of(4), options), "went on");
+  EXPECT_THAT(said_inside_of_an_epoch(batches_of(4), batches_of(8), options),
+              ::testing::HasSubstr("with batches of other sizes than the training loader has now"));
+}
+
+/// Of the part `map` of a combined loader.
+class OfOnePart : public TinyModule {
+ public:
+  using TinyModule::TinyModule;
+  StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+    return TinyModule::training_step({{"x", batch["map.x"]}, {"y", batch["map.y"]}}, batch_idx);
+  }
+};
+
+TEST(Resume, InsideOfAnEpochStreamsBesideOthersAreReadAlike) {
+  const auto beside = [](int64_t workers) {
+    return DataLoader::combined(
+        {{"map", testing::tiny_loader(48, 4)},
+         {"stream", DataLoader(std::make_shared<testing::TinyStream>(48), {.batch_size = 4, .num_workers = workers})}},
+        CombinedMode::kMinSize);
+  };
+  EXPECT_EQ(said_inside_of_an_epoch<OfOnePart>(beside(1), beside(1), quiet(2)), "went on");
+  EXPECT_THAT(
+      said_inside_of_an_epoch<OfOnePart>(beside(1), beside(2), quiet(2)),
+      ::testing::HasSubstr("stream (1 rank with 1 worker, batches of 4); got map (48 examples, shuffled), stream "
+                           "(1 rank with 2 workers, batches of 4)"));
+}
+
+TEST(Resume, AValidationIntervalIsOfTheWholeEpochThatGoesOn) {
+  TrainerOptions options = quiet(2);
+  options.val_check_interval = int64_t{5};
+  EXPECT_EQ(said_inside_of_an_epoch(testing::tiny_loader(40, 4), testing::tiny_loader(40, 8), options,
+                                    testing::tiny_loader(16)),
+            "went on");
+}
+
+/// Has other data in each epoch, and notes which it has trained on.
+class ReloadedModule : public TinyModule {
+ public:
+  struct Options {
+    std::shared_ptr<std::vector<std::string>> seen = {};
+  };
+  explicit ReloadedModule(const Options& options) : TinyModule({}), seen_(options.seen) {}
+  DataLoader train_dataloader() override {
+    const int64_t epoch = trainer().current_epoch();
+    Batch examples = testing::tiny_dataset(12 + 4 * epoch)->tensors();
+    examples["of"] = at::full({12 + 4 * epoch}, epoch, at::kLong);
+    return {std::make_shared<data::TensorDataset>(examples), {.batch_size = 4}};
+  }
+  StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+    seen_->push_back(fmt::format("{}:{}:{}", trainer().current_epoch(), batch_idx, batch["of"][0].item<int64_t>()));
+    return TinyModule::training_step(batch, batch_idx);
+  }
+
+ private:
+  std::shared_ptr<std::vector<std::string>> seen_;
+};
+
+TEST(Resume, LoadersThatAreReloadedAreThoseOfTheEpoch) {
+  for (const int64_t every : {1, 2, 3}) {
+    const std::string folder = fresh_folder("reloaded");
+    const auto fit = [&](const std::string& ckpt, bool saves) {
+      ReloadedModule::Options own{.seen = std::make_shared<std::vector<std::string>>()};
+      TrainerOptions options = quiet(5);
+      options.reload_dataloaders_every_n_epochs = every;
+      options.callbacks = {make<LambdaCallback>(LambdaCallbackOptions{
+          .on_train_epoch_end =
+              [&](Trainer& trainer, Module&) {
+                if (saves) trainer.save_checkpoint(fmt::format("{}/end{}", folder, trainer.current_epoch()));
+              },
+          .on_train_batch_end =
+              [&](Trainer& trainer, Module&, const StepOutput&, const Batch&, int64_t batch) {
+                if (saves && batch == 1)
+                  trainer.save_checkpoint(fmt::format("{}/inside{}", folder, trainer.current_epoch()));
+              }})};
+      Trainer(options).fit(make<ReloadedModule>(own), DataLoader(), {}, ckpt);
+      return *own.seen;
+    };
+    const std::vector<std::string> whole = fit("", true);
+    for (const int64_t epoch : {0, 1, 2, 3, 4})
+      for (const char* where : {"inside", "end"}) {
+        SCOPED_TRACE(fmt::format("every {}, {} of {}", every, where, epoch));
+        const std::vector<std::string> rest = fit(fmt::format("{}/{}{}", folder, where, epoch), false);
+        ASSERT_LE(rest.size(), whole.size());
+        EXPECT_EQ(rest, std::vector<std::string>(whole.end() - std::ssize(rest), whole.end()));
+        if (epoch < 4) EXPECT_FALSE(rest.empty());
+      }
+  }
+}
+
+class PlannedModule : public TinyModule {
+ public:
+  using TinyModule::TinyModule;
+  OptimizerConfigs configure_optimizers() override {
+    auto configs = TinyModule::configure_optimizers();
+    configs.front().scheduler = {.name = "one_cycle", .interval = Interval::kStep, .options = Config::parse("{}", {})};
+    return configs;
+  }
+};
+
+TEST(Resume, SchedulesOfTheWholeRunEndWithItWhateverTheBatchesWere) {
+  for (const int64_t accumulate : {1, 2})
+    for (const bool inside : {true, false}) {
+      SCOPED_TRACE(fmt::format("windows of {}, {}", accumulate, inside));
+      const std::string saved = fresh_folder("whole_run") + "/saved";
+      const std::string again = saved + "_again";
+      int64_t planned = 0;
+      const auto fit = [&](int64_t size, const std::string& from, const std::string& to, int64_t at) {
+        TrainerOptions options = quiet(3);
+        options.accumulate_grad_batches = accumulate;
+        options.callbacks = {make<LambdaCallback>(LambdaCallbackOptions{
+            .on_train_start = [&](Trainer& trainer, Module&) { planned = *trainer.estimated_steps(); },
+            .on_train_epoch_end =
+                [&](Trainer& trainer, Module&) {
+                  if (!inside && trainer.current_epoch() == at) trainer.save_checkpoint(to);
+                },
+            .on_train_batch_end =
+                [&](Trainer& trainer, Module&, const StepOutput&, const Batch&, int64_t batch) {
+                  if (inside && batch == 3 && trainer.current_epoch() == at) trainer.save_checkpoint(to);
+                }})};
+        Trainer trainer(options);
+        trainer.fit(make<PlannedModule>({}), testing::tiny_loader(36, size), {}, from);
+        return trainer.global_step();
+      };
+      fit(4, "", saved, 0);
+      const int64_t steps = fit(8, saved, again, 1);  // beyond its end, the schedule would throw
+      EXPECT_EQ(planned, steps);
+      EXPECT_EQ(fit(8, again, "", -1), steps);
+      EXPECT_EQ(planned, steps);
+    }
+}
+
 TEST(Resume, LastBestAutoAndPath) {
   const std::string root = fresh_folder("names");
   const auto train = [&](int64_t epochs, const std::string& ckpt) {

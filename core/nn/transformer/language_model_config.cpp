@@ -216,7 +216,8 @@ RotaryOptions rotary_of(const Config* config, const std::string& path, double th
   if (config == nullptr) return options;
   Reader reader(*config, path);
   options.theta = reader.get<double>("rope_theta", theta);
-  options.dim = static_cast<int64_t>(static_cast<double>(head_dim) * reader.get<double>("partial_rotary_factor", 1.0));
+  if (const double part = reader.get<double>("partial_rotary_factor", 1.0); part != 1)
+    reader.fail("partial_rotary_factor", fmt::format("is not supported for these families; got {}; valid: 1", part));
   const auto older = reader.get<std::string>("type", "default");
   const auto type = reader.get<std::string>("rope_type", older);
   static const std::map<std::string, RotaryScaling> known{{"default", RotaryScaling::kNone},
@@ -394,7 +395,8 @@ LanguageModelOptions llama_options(Reader& reader, const std::string& name, cons
     return rotary_of(config, reader.path_of(config == scaling ? "rope_scaling" : "rope_parameters"), base,
                      attention.head_dim, options.max_positions);
   };
-  options.rotary = rotary(parameters != nullptr ? parameters : scaling, theta);
+  // Where a file has both, transformers takes the older one.
+  options.rotary = rotary(scaling != nullptr && !scaling->is_null() && !is_by_layer ? scaling : parameters, theta);
   if (is_gemma) options.sliding_rotary = rotary(local, local_theta);
 
   reader.refuse_if_set("final_logit_softcapping", "soft-capping of logits");
