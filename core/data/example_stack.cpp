@@ -73,7 +73,9 @@ void ExampleStack::append(Column& column, const at::Tensor& tensor) {
           fmt::format("cannot stack the examples of a batch: '{}' is {} in example 0 and {} in example {}; hint: {}",
                       column.name, describe(shape, known.scalar_type()),
                       tensor.defined() ? describe(tensor.sizes(), tensor.scalar_type()) : "undefined", count_,
-                      tensor.defined() && are_images(shape, tensor.sizes())
+                      tensor.defined() && tensor.sizes() == shape
+                          ? "say the types of tensors where they are made: that of those without is the step's"
+                      : tensor.defined() && are_images(shape, tensor.sizes())
                           ? "give images one size: transforms: [resize: {size: [224, 224]}]"
                           : "pad them to one shape, or override collate()"));
   }

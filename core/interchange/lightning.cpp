@@ -243,6 +243,29 @@ std::optional<State> option_text(const State& given) {
   return list;
 }
 
+/// Throws levin::Error where a group is of another optimizer of PyTorch, as its options say, whose state would be taken
+/// for this one's.
+void require_same_optimizer(const State& present, const State& group, const State& saved, const std::string& path) {
+  const State* const options = group.find("options");
+  if (options == nullptr) return;
+  const std::string type = short_type(present);
+  const auto fail = [&](const std::string& what) {
+    throw Error("checkpoint",
+                fmt::format("{} has the state of another optimizer than {}: {}; hint: the optimizer that it "
+                            "was saved with, or start from the weights alone with init_from",
+                            path, type, what));
+  };
+  for (const char* of_some : {"amsgrad", "centered", "etas", "lambd", "lr_decay", "momentum_decay", "nesterov", "rho"})
+    if ((options->find(of_some) != nullptr) != (saved.find(of_some) != nullptr))
+      fail(fmt::format("one of them has the option '{}'", of_some));
+  const State* const decoupled = saved.find("decoupled_weight_decay");
+  const State* const decay = saved.find("weight_decay");
+  if (decoupled == nullptr || !decoupled->is_bool() || (type != "Adam" && type != "AdamW")) return;
+  const bool decays = decay != nullptr && (decay->is_double() || decay->is_int()) && decay->as_double() != 0;
+  if (decays && decoupled->as_bool() != (type == "AdamW"))
+    fail(decoupled->as_bool() ? "its weight decay is that of AdamW" : "its weight decay is that of Adam");
+}
+
 }  // namespace
 
 State state_from_pickle(const PickleValue& value) {
@@ -437,6 +460,7 @@ State optimizer_state_from_torch(const State& present, const State& saved, const
       throw Error("checkpoint", fmt::format("parameter group {} has {} parameters; got {} in {}; hint: parameters are "
                                             "taken by their place",
                                             g, names.size(), indices.size(), path));
+    require_same_optimizer(present, groups[g], saved_groups[g], path);
     groups[g]["lr"] = number_of(saved_groups[g].at("lr"));
     if (groups[g].find("options") != nullptr)
       for (auto& [name, value] : groups[g]["options"].as_map())

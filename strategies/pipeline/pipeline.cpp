@@ -391,7 +391,11 @@ void Pipeline::setup_module(Module& module) {
   shard_chunks(module);
   hold_shards(/*divide_tensors=*/groups_.shards != nullptr || tensor_ != nullptr);
   for (const auto& [chunk, sharded] : sharded_) engine.sharded[chunk] = sharded.get();
-  if (!sharded_.empty()) engine.replicas = ranks().group_along({DeviceMesh::kReplicate, DeviceMesh::kShard});
+  // Made by all ranks, of which a stage may share all its parameters with others.
+  if (options_.shard_stage > 1 && groups_.shards != nullptr) {
+    auto replicas = ranks().group_along({DeviceMesh::kReplicate, DeviceMesh::kShard});
+    if (!sharded_.empty()) engine.replicas = std::move(replicas);
+  }
   engine_ = std::make_unique<PipelineEngine>(sequential, stages_, *activations_, *gradients_, std::move(engine));
   // The steps of all stages draw the same random numbers.
   const std::string state = engine_->stage() == 0 ? state_to_bytes(capture_rng_state(root_device())) : "";

@@ -45,5 +45,21 @@ TEST(MixedStages, ThatShareWeightsTrainAsOneDevice) {
   }
 }
 
+/// The last stage is the head alone, whose only weight is the embedding's.
+TEST(MixedStages, OfWhichOneHasNoWeightOfItsOwnTrainAsOneDevice) {
+  const TextOptions options{.dropout = 0, .tied = true, .head_bias = false};
+  const auto usual = [](TrainerOptions&) {};
+  const Trained expected = fit_text("single_device", 1, usual, options);
+  for (const int stage : {1, 2, 3}) {
+    SCOPED_TRACE(stage);
+    const Trained cut = fit_text(
+        fmt::format("{{pipeline: {{size: 2, micro_batches: 2, balance: [3, 1]}}, shard: {{size: 2, stage: {}}}, "
+                    "start_method: thread}}",
+                    stage),
+        4, usual, options);
+    testing::expect_same(cut, expected, 1e-12);
+  }
+}
+
 }  // namespace
 }  // namespace levin

@@ -63,12 +63,14 @@ LEVIN_UNIT(FusedBlock);
 
 /// Logits by a weight that may be that of the embedding.
 struct TextHeadImpl : torch::nn::Module, HasTensorPlan {
-  explicit TextHeadImpl(const at::Tensor& tied) {
+  explicit TextHeadImpl(const at::Tensor& tied, bool has_bias = true) {
     const torch::nn::Linear own(kWidth, kVocabulary);
     weight = register_parameter("weight", tied.defined() ? tied : own->weight);
-    bias = register_parameter("bias", own->bias);
+    if (has_bias) bias = register_parameter("bias", own->bias);
   }
-  at::Tensor forward(const at::Tensor& x) { return at::linear(x, weight, bias); }
+  at::Tensor forward(const at::Tensor& x) {
+    return at::linear(x, weight, bias.defined() ? std::optional(bias) : std::nullopt);
+  }
   TensorPlan tensor_plan() const override { return {{.pattern = "weight", .cut = TensorCut::kVocabulary}}; }
   at::Tensor weight, bias;
 };
@@ -79,6 +81,7 @@ struct TextOptions {
   double dropout = 0.1;
   int64_t key_value_heads = 2;
   bool tied = false;
+  bool head_bias = true;
   std::string mistake;
   int64_t micro_batches = 0;
   static void describe(Schema<TextOptions>& schema) {
@@ -86,6 +89,7 @@ struct TextOptions {
     schema.field("key_value_heads", &TextOptions::key_value_heads, "of the second block");
     schema.field("dropout", &TextOptions::dropout, "of what blocks add");
     schema.field("tied", &TextOptions::tied, "the head has the embedding's weight");
+    schema.field("head_bias", &TextOptions::head_bias, "the head has a bias");
     schema.field("mistake", &TextOptions::mistake, "what the step does wrong");
     schema.field("micro_batches", &TextOptions::micro_batches,
                  "of a pipeline whose masks one device draws; 0: its own");
@@ -108,7 +112,7 @@ class Text : public Module, public HasTensorPlan {
     block.dropout = options.dropout;  // of whole activations, between layers that are cut
     const torch::nn::Embedding embed(kVocabulary, kWidth);
     Sequential net(embed, fused_, nn::TransformerBlock(block).ptr(),
-                   TextHead(options.tied ? embed->weight : at::Tensor()));
+                   TextHead(options.tied ? embed->weight : at::Tensor(), options.head_bias));
     if (options.mistake == "late") net->push_back([](const at::Tensor& x) { return 2 * x; });
     net_ = register_module("net", net);
   }
