@@ -71,6 +71,7 @@ class ModelCheckpoint final : public Checkpointer {
   void save_last(Trainer& trainer) override;
   std::string remote_folder() const override { return options_.upload_to; }
   std::vector<std::string> kept_paths() const override;
+  bool saves_weights_only() const override { return options_.save_weights_only; }
 
   void setup(Trainer& trainer, Module& module, Stage stage) override;
   void on_train_batch_end(Trainer& trainer, Module& module, const StepOutput& output, const Batch& batch,

@@ -181,6 +181,7 @@
 #include <levin/core/nn/transformer/key_value_cache.h>
 #include <levin/core/nn/transformer/language_model.h>
 #include <levin/core/nn/transformer/language_model_config.h>
+#include <levin/core/nn/transformer/mixture_of_experts.h>
 #include <levin/core/nn/transformer/transformer_stack.h>
 #include <levin/core/nn/unit.h>
 #include <levin/core/nn/unit_hook.h>

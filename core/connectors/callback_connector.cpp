@@ -19,17 +19,16 @@ void CallbackConnector::set(std::vector<std::shared_ptr<Callback>> callbacks) {
     return is_checkpointer(callback) || callback->runs_after_metrics();
   };
   callbacks_ = std::move(callbacks);
+  checkpointers_.clear();
+  for (const auto& callback : callbacks_)
+    if (auto* checkpointer = dynamic_cast<Checkpointer*>(callback.get())) checkpointers_.push_back(checkpointer);
   const auto after_metrics = std::stable_partition(callbacks_.begin(), callbacks_.end(), std::not_fn(acts_on_metrics));
   const auto checkpointers = std::stable_partition(after_metrics, callbacks_.end(), std::not_fn(is_checkpointer));
+  std::stable_partition(checkpointers, callbacks_.end(), [](const auto& callback) {
+    return dynamic_cast<const Checkpointer&>(*callback).saves_weights_only();
+  });
   first_after_metrics_ = static_cast<size_t>(after_metrics - callbacks_.begin());
   first_checkpointer_ = static_cast<size_t>(checkpointers - callbacks_.begin());
-}
-
-std::vector<Checkpointer*> CallbackConnector::checkpointers() const {
-  std::vector<Checkpointer*> found;
-  for (const auto& callback : callbacks_)
-    if (auto* checkpointer = dynamic_cast<Checkpointer*>(callback.get())) found.push_back(checkpointer);
-  return found;
 }
 
 void CallbackConnector::set_up(Stage stage) {

@@ -26,7 +26,7 @@ class CallbackConnector {
   /// kept otherwise.
   void set(std::vector<std::shared_ptr<Callback>> callbacks);
   const std::vector<std::shared_ptr<Callback>>& all() const { return callbacks_; }
-  std::vector<Checkpointer*> checkpointers() const;
+  const std::vector<Checkpointer*>& checkpointers() const { return checkpointers_; }
 
   /// Runs a hook that callbacks and the module have. `name`, here and below: a string literal.
   template <class... CallbackParameters, class... ModuleParameters, class... Arguments>
@@ -114,6 +114,7 @@ class CallbackConnector {
   Tracer& tracer_;
   std::vector<std::shared_ptr<Callback>> callbacks_;
   size_t first_after_metrics_ = 0;                 ///< index of the first callback that acts on metrics
+  std::vector<Checkpointer*> checkpointers_ = {};  ///< as they were given
   size_t first_checkpointer_ = 0;                  ///< index of the first checkpointer
   std::vector<std::shared_ptr<Callback>> set_up_;  ///< whose setup has run, and teardown has not
   bool module_is_set_up_ = false;                  ///< likewise

@@ -48,6 +48,13 @@ DataLoader same_batches(const DataLoader& loader) {
   return loader.with_options(options).with_sampler(std::make_shared<RepeatedBatches>(loader.sampler()));
 }
 
+/// The same on every machine.
+uint64_t hash_of_lengths(const std::vector<int64_t>& lengths) {
+  uint64_t hash = 0;
+  for (const int64_t length : lengths) hash = mix_seed(hash, static_cast<uint64_t>(length), 0);
+  return hash;
+}
+
 /// Ranks that are threads may share a data module, whose hooks are called by one rank at a time.
 Mutex& shared_data_mutex() {
   static Mutex mutex;
@@ -289,10 +296,12 @@ std::string DataConnector::order_of(const DataLoader& train) const {
         counted(std::max<int64_t>(train.options().num_workers, 1), "worker"), train.batch_size(train_ranks()));
   }
   if (const auto* sampler = dynamic_cast<const data::LengthGroupedSampler*>(train.sampler().get()))
-    return fmt::format("length_grouped of {}, window of {}", counted(sampler->options().group_size, "example"),
-                       sampler->options().window);
+    return fmt::format("length_grouped of {}, window of {}, {} of lengths {:x}",
+                       counted(sampler->options().group_size, "example"), sampler->options().window,
+                       counted(std::ssize(sampler->lengths()), "example"), hash_of_lengths(sampler->lengths()));
   if (const auto* blend = dynamic_cast<const data::BlendSampler*>(train.sampler().get())) return blend->description();
-  if (train.has_batch_sampler()) return "";
+  if (train.has_batch_sampler())
+    return counted(train.num_examples().value_or(0), "example") + " in batches of a sampler";
   const data::Sampler* const sampler = train.sampler().get();
   const char* const way = dynamic_cast<const data::RandomSampler*>(sampler) != nullptr ? ", shuffled"
                           : dynamic_cast<const data::SequentialSampler*>(sampler) != nullptr
@@ -314,8 +323,11 @@ void DataConnector::resume_batches() {
   if (!loaders_.train) return;  // the caller of the steps has the data
   FitProgress& progress = state_.progress;
   const std::string saved_order = std::exchange(progress.order, train_order());
+  // Earlier versions said less of it.
+  const bool is_same_order =
+      saved_order.empty() || saved_order == progress.order || progress.order.starts_with(saved_order + ", ");
   if (progress.epoch_samples > 0 && !progress.last_batch_done && progress.phase != FitPhase::kEpochDone &&
-      !saved_order.empty() && saved_order != progress.order && !loaders_.train.has_batch_sampler())
+      !is_same_order && !loaders_.train.has_batch_sampler())
     throw Error(
         "data",
         fmt::format("the checkpoint was saved inside of epoch {}, after {}, whose order was that of {}; got {}; "
@@ -345,7 +357,7 @@ void DataConnector::resume_batches() {
     const auto batches = dynamic_cast<const data::BatchSampler&>(*loaders_.train.sampler())
                              .batches(loaders_.train.num_examples().value_or(0), seed_, progress.epoch);
     const auto done = static_cast<size_t>(progress.batch);
-    if (done <= batches.ends.size() && batches.ends[done - 1] == progress.epoch_samples) return;
+    if (is_same_order && done <= batches.ends.size() && batches.ends[done - 1] == progress.epoch_samples) return;
   }
   throw Error("data",
               fmt::format("the checkpoint was saved inside of epoch {}, after {}, with batches of other sizes than the "

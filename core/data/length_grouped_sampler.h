@@ -23,6 +23,7 @@ class LengthGroupedSampler : public Sampler {
   std::vector<int64_t> order(int64_t dataset_size, uint64_t seed, int64_t epoch) const override;
   int64_t length(int64_t dataset_size) const override { return dataset_size; }
   const Options& options() const { return options_; }
+  const std::vector<int64_t>& lengths() const { return lengths_; }
 
  private:
   std::vector<int64_t> lengths_;

@@ -26,6 +26,10 @@ class Checkpointer : public Callback {
   /// Paths of the checkpoints that are kept, `last` included: a resumed run uploads those that the store lacks.
   virtual std::vector<std::string> kept_paths() const { return {}; }
 
+  /// Whether nothing that it saves can be resumed from. Such ones run before the others, whose checkpoints then know
+  /// what was kept.
+  virtual bool saves_weights_only() const { return false; }
+
   bool runs_after_metrics() const override { return true; }
 };
 

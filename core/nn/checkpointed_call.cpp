@@ -317,6 +317,10 @@ class CheckpointedCall : public std::enable_shared_from_this<CheckpointedCall> {
     throw Error("activation_checkpointing", fmt::format("{}: {}", name_, message));
   }
 
+  static bool is_freed(const at::Tensor& tensor) {
+    return tensor.has_storage() && tensor.numel() > 0 && tensor.storage().nbytes() == 0;
+  }
+
   size_t add_slot(const at::Tensor& tensor) {
     const std::lock_guard lock(mutex_);
     slots_.push_back(make_slot(tensor));
@@ -332,7 +336,8 @@ class CheckpointedCall : public std::enable_shared_from_this<CheckpointedCall> {
 
   at::Tensor unpack(size_t index) {
     const std::lock_guard lock(mutex_);
-    if (!slots_[index].recomputed.defined()) recompute();
+    // A strategy that gathers parameters may have freed them since.
+    if (!slots_[index].recomputed.defined() || is_freed(slots_[index].recomputed)) recompute();
     Slot& slot = slots_[index];
     if (version_of(slot.recomputed) != slot.recomputed_version)
       fail(

@@ -7,6 +7,7 @@
 #include <levin/core/nn/behaviour_key.h>
 #include <levin/core/nn/context_attention.h>
 #include <levin/core/nn/operator_kinds.h>
+#include <levin/core/nn/ring_attention.h>
 #include <levin/core/nn/storage_marks.h>
 #include <levin/core/nn/uneven_targets.h>
 

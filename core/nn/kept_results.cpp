@@ -92,7 +92,9 @@ OperatorChoice::OperatorChoice(const std::vector<std::string>& names, const std:
   if (names.empty()) return;
   const auto known = names_of_operators();
   for (const std::string& name : names) {
-    if (!std::binary_search(known.begin(), known.end(), name)) {
+    // Levin's are there once they have run; one that never does is warned of.
+    const bool is_levins = name.starts_with("levin::");
+    if (!is_levins && !std::binary_search(known.begin(), known.end(), name)) {
       std::string nearest = nearest_name(name, usual);
       if (nearest.empty()) nearest = nearest_name(name, known);
       throw ConfigError(
@@ -100,7 +102,7 @@ OperatorChoice::OperatorChoice(const std::vector<std::string>& names, const std:
                       "scaled_dot_product_attention, and names of LibTorch's operators, such as mm",
                       option, name, nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest)));
     }
-    if (composed_operators().find(name) == composed_operators().end() && !can_be_kept(name))
+    if (!is_levins && composed_operators().find(name) == composed_operators().end() && !can_be_kept(name))
       throw ConfigError(fmt::format(
           "{}: '{}' writes to its arguments or gives views of them, so that there is nothing to keep; valid: "
           "operators that give new tensors",

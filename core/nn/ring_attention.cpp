@@ -1,9 +1,11 @@
+#include <levin/core/nn/ring_attention.h>
+
 #include <levin/core/base/error.h>
 #include <levin/core/comm/collective.h>
-#include <levin/core/nn/context_attention.h>
 #include <levin/core/nn/kept_group.h>
 
 #include <ATen/autocast_mode.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_backward.h>
@@ -17,7 +19,7 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
-#include <c10/core/InferenceMode.h>
+#include <c10/core/TensorOptions.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -44,9 +46,14 @@ at::ScalarType type_of_sums(const at::Tensor& tensor) {
 
 // ---- Blocks
 
-bool has_cuda_kernel(const AttentionBlock& block) {
-  return block.query.is_cuda() && !block.mask.defined() && block.query.element_size() == 2 &&
-         block.query.size(3) % 8 == 0 && block.query.size(3) == block.value.size(3);
+/// Whether a device has LibTorch's flash kernel for these, as GPUs have.
+bool has_device_kernel(const AttentionBlock& block) {
+  static const c10::OperatorHandle kernels =
+      c10::Dispatcher::singleton().findSchemaOrThrow("aten::_scaled_dot_product_flash_attention", "");
+  const c10::DispatchKey device =
+      c10::computeDispatchKey(block.query.scalar_type(), block.query.layout(), block.query.device());
+  return !block.query.is_cpu() && kernels.hasKernelForDispatchKey(device) && !block.mask.defined() &&
+         block.query.element_size() == 2 && block.query.size(3) % 8 == 0 && block.query.size(3) == block.value.size(3);
 }
 bool has_cpu_kernel(const AttentionBlock& block) {
   return block.query.is_cpu() && block.query.size(3) == block.value.size(3);
@@ -110,9 +117,9 @@ constexpr int64_t kTagOfKeys = 4072;
 constexpr int64_t kTagOfGradients = 4073;
 
 /// Keys and values, or their gradients, in one tensor that travels.
-class Pair {
+class JoinedPair {
  public:
-  Pair(const at::Tensor& key, const at::Tensor& value)
+  JoinedPair(const at::Tensor& key, const at::Tensor& value)
       : shapes_{key.sizes().vec(), value.sizes().vec()}, values_(key.numel()) {}
   static at::Tensor join(const at::Tensor& key, const at::Tensor& value) {
     return at::cat({key.reshape({-1}), value.reshape({-1})});
@@ -169,12 +176,12 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
     const c10::impl::ExcludeDispatchKeyGuard as_they_are(c10::autocast_dispatch_keyset);
     const int64_t ranks = group->world_size();
     const int64_t part = query.size(2);
-    const Pair pair(key, value);
+    const JoinedPair pair(key, value);
     at::Tensor sum = at::zeros({query.size(0), query.size(1), part, value.size(3)},
                                query.options().dtype(type_of_sums(query)).requires_grad(false));
     at::Tensor log_sum_exp =
         at::full({query.size(0), query.size(1), part}, -std::numeric_limits<double>::infinity(), sum.options());
-    at::Tensor travelling = Pair::join(key, value);
+    at::Tensor travelling = JoinedPair::join(key, value);
     for (int64_t step = 0; step < ranks; ++step) {
       const int64_t owner = (group->rank() + ranks - step) % ranks;
       std::optional<Shift> shift;
@@ -213,10 +220,10 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
                                   .causal = context->saved_data["causal"].toBool(),
                                   .scale = context->saved_data["scale"].toOptional<double>()};
     const int64_t ranks = group->world_size();
-    const Pair pair(key, saved[2]);
+    const JoinedPair pair(key, saved[2]);
     const at::ScalarType type = type_of_sums(query);
     const at::Tensor of_query = at::zeros(query.sizes(), query.options().dtype(type));
-    at::Tensor travelling = Pair::join(key, saved[2]);
+    at::Tensor travelling = JoinedPair::join(key, saved[2]);
     at::Tensor sums;  // gradients of the keys and values that are here, by the ranks before this one
     for (int64_t step = 0; step < ranks; ++step) {
       const int64_t owner = (group->rank() + ranks - step) % ranks;
@@ -280,7 +287,7 @@ at::Tensor cast_for_attention(const at::Tensor& tensor) {
 AttendedBlock attend_block(const AttentionBlock& block) {
   const at::Tensor key = repeated_for(block.key, block.query);
   const at::Tensor value = repeated_for(block.value, block.query);
-  if (has_cuda_kernel(block)) {
+  if (has_device_kernel(block)) {
     const auto result = at::_scaled_dot_product_flash_attention(block.query, key, value, 0, block.causal,
                                                                 /*return_debug_mask=*/false, block.scale);
     return {.output = std::get<0>(result), .log_sum_exp = std::get<1>(result)};
@@ -304,7 +311,7 @@ AttentionBlockGradients attend_block_backward(const AttentionBlock& block, const
     return AttentionBlockGradients{
         .query = of_query, .key = summed_to(of_key, block.key), .value = summed_to(of_value, block.value)};
   };
-  if (has_cuda_kernel(block)) {
+  if (has_device_kernel(block)) {
     // Without dropout its numbers count for nothing.
     const at::Tensor no_numbers = at::zeros({}, block.query.options().dtype(at::kLong));
     const auto [of_query, of_key, of_value] = at::_scaled_dot_product_flash_attention_backward(

@@ -4,6 +4,7 @@
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/nn/weight_behaviour.h>
+#include <levin/strategies/context/context_cut.h>
 #include <levin/strategies/ddp/communication_hooks.h>
 
 #include <fmt/format.h>
@@ -125,6 +126,8 @@ void ContextParallel::teardown() {
 // ---- Batches
 
 Batch ContextParallel::part_of(const Batch& batch) { return cut_ == nullptr ? batch : cut_->part_of(batch); }
+
+bool ContextParallel::is_first() { return cut_ == nullptr || cut_->is_first(); }
 
 Batch ContextParallel::whole_of(const Batch& prediction) {
   return cut_ == nullptr ? prediction : cut_->whole_of(prediction);

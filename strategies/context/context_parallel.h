@@ -2,7 +2,6 @@
 
 #include <levin/core/interfaces/divided_examples.h>
 #include <levin/core/interfaces/divided_model.h>
-#include <levin/strategies/context/context_cut.h>
 #include <levin/strategies/ddp/ddp.h>
 
 #include <cstdint>
@@ -11,6 +10,8 @@
 #include <vector>
 
 namespace levin {
+
+class ContextCut;
 
 /// Options of ContextParallel, explained in describe().
 struct ContextParallelOptions {
@@ -58,7 +59,7 @@ class ContextParallel : public Ddp, public DividedModel, public DividedExamples 
 
   Batch part_of(const Batch& batch) override;
   Batch whole_of(const Batch& prediction) override;
-  bool is_first() override { return cut_ == nullptr || cut_->is_first(); }
+  bool is_first() override;
   DataParallelRank loss_rank() override;
 
  protected:

@@ -364,6 +364,7 @@ void ShardedModel::begin_backward(bool sync) {
   reduces_ = reduces(sync);
   backward_order_.begin();
   new_events_.clear();
+  held_back_.clear();
   std::fill(ready_.begin(), ready_.end(), false);
   next_reduce_ = 0;
   for (const size_t group : always_whole_) groups_[group]->finish_unshard();
@@ -377,7 +378,18 @@ void ShardedModel::begin_backward(bool sync) {
 }
 
 void ShardedModel::gather_for_backward(size_t group) {
-  if (pass_ == Pass::kBackward) unshard(group);
+  if (pass_ != Pass::kBackward) return;
+  release_held_back(group);
+  unshard(group);
+}
+
+/// A unit's result has its gradient: what computed with it is over.
+void ShardedModel::release_held_back(size_t but_for) {
+  std::erase_if(held_back_, [&](size_t group) {
+    if (group == but_for) return false;
+    reshard(group);
+    return true;
+  });
 }
 
 void ShardedModel::gather_saved(size_t group) {
@@ -436,7 +448,11 @@ void ShardedModel::on_gradient(size_t group, size_t parameter) {
   used_[group][parameter] = true;
   if (!groups_[group]->take_gradient(parameter)) return;
   ready_[group] = true;
-  reshard(group);
+  const auto& parameters = groups_[group]->parameters();
+  if (std::all_of(parameters.begin(), parameters.end(), [](const auto& item) { return item.second.requires_grad(); }))
+    reshard(group);
+  else
+    held_back_.push_back(group);
   start_reduces();
 }
 

@@ -142,6 +142,7 @@ class ShardedModel final : private UnitHook {
   void start_reduces();
   void start_unshard(size_t group);
   void reshard(size_t group);
+  void release_held_back(size_t but_for);
   void finish_reduces(size_t left);
   void reduce_gradients();
   std::optional<WholeStep>& newest_step() { return reduces_ ? reducing_step_ : keeping_step_; }
@@ -173,8 +174,9 @@ class ShardedModel final : private UnitHook {
   ExecutionOrder forward_order_;
   ExecutionOrder other_order_;  ///< of forwards without backward
   ExecutionOrder backward_order_;
-  std::vector<bool> ready_;  ///< groups whose gradients are all taken
-  size_t next_reduce_ = 0;   ///< into reduce_order_
+  std::vector<bool> ready_;        ///< groups whose gradients are all taken
+  std::vector<size_t> held_back_;  ///< of these, those with frozen parameters, which the rest of their unit may need
+  size_t next_reduce_ = 0;         ///< into reduce_order_
   std::deque<size_t> reducing_;
   std::vector<std::vector<bool>> used_;  ///< by the window so far on this rank: of each group, by parameter
   int64_t units_called_ = 0;             ///< in the forward under way

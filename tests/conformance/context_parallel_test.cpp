@@ -289,13 +289,15 @@ TEST(ContextParallel, PredictsWholeSequences) {
   }
 }
 
-Trained fit_reader(const std::string& strategy, int64_t ranks, const ReaderOptions& options, bool packed) {
+Trained fit_reader(const std::string& strategy, int64_t ranks, const ReaderOptions& options, bool packed,
+                   const std::function<void(TrainerOptions&)>& configure = {}) {
   seed_everything(7);
   const auto module = make<StoryReader>(options);
   TrainerOptions trainer_options = quiet(3);
   trainer_options.strategy = Spec<Strategy>(Config::parse(strategy, {}));
   trainer_options.devices = ranks;
   trainer_options.precision = Spec<Precision>(Config::parse("64-true", {}));
+  if (configure) configure(trainer_options);
   Trainer trainer(trainer_options);
   DataLoader loader = stories();
   if (packed) {  // two documents in a row, and padding
@@ -335,6 +337,34 @@ TEST(ContextParallel, TrainsAdaptersAsOneDevice) {
   EXPECT_EQ(std::ranges::count_if(got.weights,
                                   [](const auto& weight) { return weight.first.find("lora") != std::string::npos; }),
             8);
+}
+
+/// Frozen weights that a second forward has read are gathered still when the unit's last gradient comes.
+TEST(CheckpointedAdapters, TrainAsPlainOnes) {
+  const auto with = [](const std::string& checkpointing, const std::string& precision) {
+    return [=](TrainerOptions& options) {
+      options.precision = Spec<Precision>(Config::parse(precision, {}));
+      if (!checkpointing.empty())
+        options.activation_checkpointing = ConfigCodec<ActivationCheckpointingOptions>::parse(
+            Config::parse(checkpointing, {}), "activation_checkpointing");
+    };
+  };
+  const ReaderOptions options{.adapters = true};
+  for (const char* precision : {"64-true", "bf16-mixed"})
+    for (const auto& [strategy, ranks] : {std::pair("single_device", 1),
+                                          {"{shard: {size: 2, stage: 2}, start_method: thread}", 2},
+                                          {"{shard: {size: 2, stage: 3}, start_method: thread}", 2}}) {
+      const Trained expected = fit_reader(strategy, ranks, options, true, with("", precision));
+      for (const char* checkpointing :
+           {"[DecoderLayer]", "{units: [DecoderLayer], keep: [linear, 'levin::rms_norm']}",
+            "{units: [DecoderLayer], keep: [_to_copy, linear]}", "{units: [DecoderLayer], budget: 0.75}",
+            "{units: [DecoderLayer], budget: 0.95}"}) {
+        SCOPED_TRACE(fmt::format("{}, {}, {}", strategy, checkpointing, precision));
+        const Trained got = fit_reader(strategy, ranks, options, true, with(checkpointing, precision));
+        for (size_t i = 0; i < expected.weights.size(); ++i)
+          EXPECT_TRUE(got.weights[i].second.equal(expected.weights[i].second)) << expected.weights[i].first;
+      }
+    }
 }
 
 TEST(ContextParallel, TrainsUnderAutocast) {

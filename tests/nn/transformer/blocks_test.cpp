@@ -6,6 +6,7 @@
 #include "../../support/torch_python.h"
 
 #include <levin/core/checkpoint/safetensors.h>
+#include <levin/core/nn/transformer/mixture_of_experts.h>
 #include <levin/core/nn/transformer/transformer_stack.h>
 
 #include <gtest/gtest.h>
@@ -181,6 +182,11 @@ TEST_F(TransformersBlocks, HaveTheSameValuesAndGradients) {
                 [&](const at::Tensor& x) { return decoder(x, {.positions = given.input("positions")}); });
   };
   using nn::RotaryScaling;
+  {
+    SCOPED_TRACE("mixtral_experts");
+    nn::MixtureOfExperts experts(nn::MixtureOfExpertsOptions{.width = kWidth, .hidden = 24, .experts = 5});
+    expect_case(read("mixtral_experts"), *experts, [&](const at::Tensor& x) -> at::Tensor { return experts(x); });
+  }
   check("llama", llama(), {.dim = 4});
   check("llama_right", llama(), {.dim = 4});
   check("llama_left", llama(), {.dim = 4});

@@ -158,6 +158,15 @@ def with_transformers(folder):
             positions = (present.cumsum(1) - 1).masked_fill(present.logical_not(), -1)
             write(folder, f"{name}_{side}", model, run,
                   {"x": torch.randn(N, T, WIDTH), "mask": present, "positions": positions}, counted=present)
+    from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock
+
+    config = t.MixtralConfig(**sizes, num_local_experts=5, num_experts_per_tok=2)
+    config._experts_implementation = "eager"
+    block = MixtralSparseMoeBlock(config)
+    with torch.no_grad():
+        for parameter in block.parameters():
+            parameter.normal_(0, 0.3)
+    write(folder, "mixtral_experts", block, lambda m, i: m(i["x"]), {"x": torch.randn(N, T, WIDTH)})
     # Two documents in a row, by a mask of blocks.
     model = t.LlamaModel(t.LlamaConfig(**sizes))
     model.embed_tokens = None

@@ -4,6 +4,7 @@
 
 #include <levin/core/base/seed.h>
 #include <levin/core/nn/sequential.h>
+#include <levin/core/nn/transformer/mixture_of_experts.h>
 #include <levin/core/nn/transformer/transformer_stack.h>
 #include <levin/core/optim/sgd.h>
 
@@ -14,6 +15,7 @@
 #include <memory>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 namespace levin {
@@ -103,6 +105,37 @@ class StackModule : public Module {
   torch::nn::Embedding words_{nullptr};
 };
 
+struct ExpertChainOptions {
+  double balance = 0;  ///< factor of the balance loss
+};
+
+/// Two mixtures of experts in a chain that a pipeline cuts.
+class ExpertChain : public Module {
+ public:
+  using Options = ExpertChainOptions;
+  explicit ExpertChain(const Options& options) : balance_(options.balance) {
+    Sequential net(torch::nn::Embedding(kWords, kModelWidth));
+    for (int i = 0; i < 2; ++i)
+      net->push_back(nn::MixtureOfExperts(
+          nn::MixtureOfExpertsOptions{.width = kModelWidth, .hidden = 12, .experts = 4, .shared_hidden = 8}));
+    net->push_back(torch::nn::Linear(torch::nn::LinearOptions(kModelWidth, kWords).bias(false)));
+    net_ = register_module("net", net);
+  }
+  StepOutput training_step(const Batch& batch, int64_t) override {
+    const at::Tensor logits = net_(batch["tokens"]);
+    at::Tensor loss = torch::nn::functional::cross_entropy(logits.flatten(0, 1), batch["next"].flatten());
+    if (balance_ > 0) loss = loss + balance_ * nn::balance_loss(*this);
+    return loss;
+  }
+  OptimizerConfigs configure_optimizers() override {
+    return std::make_shared<optim::SGD>(parameters(), optim::SGDOptions{.lr = 0.1});
+  }
+
+ private:
+  double balance_;
+  Sequential net_{nullptr};
+};
+
 /// The weights after two epochs of 16 rows, eight a step over all ranks.
 template <class M, class Argument>
 std::vector<at::Tensor> train(const std::string& strategy, int64_t ranks, Argument argument,
@@ -124,6 +157,20 @@ std::vector<at::Tensor> train(const std::string& strategy, int64_t ranks, Argume
 void expect_equal(const std::vector<at::Tensor>& result, const std::vector<at::Tensor>& expected) {
   ASSERT_EQ(result.size(), expected.size());
   for (size_t i = 0; i < result.size(); ++i) EXPECT_LT((result[i] - expected[i]).abs().max().item<double>(), 1e-5) << i;
+}
+
+TEST(TransformerStrategies, MixturesOfExpertsAreThoseOfOneDevice) {
+  const auto expected = train<ExpertChain>("single_device", 1, 0.0);
+  for (const auto& [strategy, ranks] : {std::pair("{name: sharded_threads, stage: 3}", 2),
+                                        {"{name: sharded_threads, stage: 1}", 2},
+                                        {"{pipeline: {size: 2, micro_batches: 2}, start_method: thread}", 2},
+                                        {"{tensor: {size: 2, plan: {net.3: vocabulary}}, start_method: thread}", 2}}) {
+    SCOPED_TRACE(strategy);
+    expect_equal(train<ExpertChain>(strategy, ranks, 0.0), expected);
+  }
+  const auto balanced = train<ExpertChain>("single_device", 1, 0.1);
+  EXPECT_GT((balanced[1] - expected[1]).abs().max().item<double>(), 1e-4);
+  expect_equal(train<ExpertChain>("single_device", 1, 0.1, "MixtureOfExperts"), balanced);
 }
 
 TEST(TransformerStrategies, ShardedChainsAreThoseOfOneDevice) {
