@@ -14,7 +14,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
@@ -105,23 +104,15 @@ at::Tensor part_at(const at::Tensor& all, const ContextShare& share, const Conte
     return all.unflatten(layout.dim, {layout.outer, ranks, share.part() * layout.inner})
         .select(layout.dim + 1, rank)
         .flatten(layout.dim, layout.dim + 1);
-  const at::Tensor chunks = all.unflatten(layout.dim, {layout.outer, 2 * ranks, share.part() / 2 * layout.inner});
-  return at::cat({chunks.select(layout.dim + 1, rank), chunks.select(layout.dim + 1, 2 * ranks - 1 - rank)},
-                 layout.dim + 1)
+  return detail::ring_part(all.unflatten(layout.dim, {layout.outer, -1}), layout.dim + 1, rank, ranks)
       .flatten(layout.dim, layout.dim + 1);
 }
 
 /// Positions in the order of ranks, from or to that of the sequence: a chunk of each in turn.
 at::Tensor reordered(const at::Tensor& all, int64_t dim, const ContextShare& share, bool to_ranks) {
-  if (share.method == ContextMethod::kAllToAll) return all;
-  const int64_t chunks = 2 * share.group->world_size();
-  std::vector<at::Tensor> parts = all.unflatten(dim, {chunks, -1}).unbind(dim);
-  std::vector<at::Tensor> ordered(parts.size());
-  for (int64_t i = 0; i < chunks; ++i) {
-    const auto in_sequence = static_cast<size_t>(i % 2 == 0 ? i / 2 : chunks - 1 - i / 2);
-    ordered[to_ranks ? static_cast<size_t>(i) : in_sequence] = parts[to_ranks ? in_sequence : static_cast<size_t>(i)];
-  }
-  return at::cat(ordered, dim);
+  return share.method == ContextMethod::kAllToAll
+             ? all
+             : detail::in_ring_order(all, dim, share.group->world_size(), to_ranks);
 }
 
 struct ContextShareHolder : torch::CustomClassHolder {

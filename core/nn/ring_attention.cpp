@@ -248,27 +248,13 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
   }
 };
 
-/// A tensor of all positions, with those of each rank in turn.
-at::Tensor in_order_of_ranks(const at::Tensor& all, int64_t dim, int64_t ranks) {
-  const std::vector<at::Tensor> chunks = all.chunk(2 * ranks, dim);
-  std::vector<at::Tensor> ordered;
-  for (int64_t rank = 0; rank < ranks; ++rank) {
-    ordered.push_back(chunks[static_cast<size_t>(rank)]);
-    ordered.push_back(chunks[static_cast<size_t>(2 * ranks - 1 - rank)]);
-  }
-  return at::cat(ordered, dim);
-}
-
 at::Tensor mask_of_ring(const at::Tensor& given, const at::Tensor& query, const Collective& group) {
   const at::NoGradGuard no_grad;
   const int64_t ranks = group.world_size();
   at::Tensor mask = given;
   while (mask.dim() < 4) mask = mask.unsqueeze(0);
-  if (mask.size(2) > 1)
-    mask = at::cat({mask.chunk(2 * ranks, 2)[static_cast<size_t>(group.rank())],
-                    mask.chunk(2 * ranks, 2)[static_cast<size_t>(2 * ranks - 1 - group.rank())]},
-                   2);
-  if (mask.size(3) > 1) mask = in_order_of_ranks(mask, 3, ranks);
+  if (mask.size(2) > 1) mask = ring_part(mask, 2, group.rank(), ranks);
+  if (mask.size(3) > 1) mask = in_ring_order(mask, 3, ranks, /*to_ranks=*/true);
   const at::TensorOptions options = query.options().dtype(type_of_sums(query)).requires_grad(false);
   if (mask.scalar_type() == at::kBool) return at::zeros(mask.sizes(), options).masked_fill_(~mask, kNotSeen);
   return mask.to(options.dtype()).clamp_min(kNotSeen);
@@ -283,6 +269,21 @@ at::Tensor cast_for_attention(const at::Tensor& tensor) {
 }
 
 }  // namespace
+
+at::Tensor ring_part(const at::Tensor& all, int64_t dim, int64_t rank, int64_t ranks) {
+  const std::vector<at::Tensor> chunks = all.chunk(2 * ranks, dim);
+  return at::cat({chunks[static_cast<size_t>(rank)], chunks[static_cast<size_t>(2 * ranks - 1 - rank)]}, dim);
+}
+
+at::Tensor in_ring_order(const at::Tensor& all, int64_t dim, int64_t ranks, bool to_ranks) {
+  const std::vector<at::Tensor> chunks = all.chunk(2 * ranks, dim);
+  std::vector<at::Tensor> ordered(chunks.size());
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    const size_t in_sequence = i % 2 == 0 ? i / 2 : chunks.size() - 1 - i / 2;
+    ordered[to_ranks ? i : in_sequence] = chunks[to_ranks ? in_sequence : i];
+  }
+  return at::cat(ordered, dim);
+}
 
 AttendedBlock attend_block(const AttentionBlock& block) {
   const at::Tensor key = repeated_for(block.key, block.query);

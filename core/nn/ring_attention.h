@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 
@@ -19,6 +20,11 @@ namespace detail {
 /// mask, which is given by `causal`. The mask's positions are those of the sequence. Sums are in another order than on
 /// one device. Throws levin::Error for dropout and for masks with gradients. Collective.
 at::Tensor attend_in_ring(const ContextAttention& attention, const std::shared_ptr<Collective>& group);
+
+/// The chunks that a rank of a ring has, of a dimension with all positions.
+at::Tensor ring_part(const at::Tensor& all, int64_t dim, int64_t rank, int64_t ranks);
+/// All positions with those of each rank in turn, from the order of the sequence, or back (`to_ranks` false).
+at::Tensor in_ring_order(const at::Tensor& all, int64_t dim, int64_t ranks, bool to_ranks);
 
 /// Attention of some queries to some keys, and what combines it with that to others. On CPUs LibTorch's flash kernel,
 /// on GPUs too in 16 bits without a mask; otherwise products of matrices, in 32 bits for 16.

@@ -6,9 +6,12 @@
 #include <levin/core/base/error.h>
 #include <levin/core/base/local_values.h>
 #include <levin/core/base/thread_generator.h>
+#include <levin/core/devices/accounting_allocator.h>
 #include <levin/core/nn/checkpoint.h>
 #include <levin/core/nn/cut_sequence.h>
 #include <levin/core/nn/transformer/attention.h>
+#include <levin/core/nn/transformer/transformer_stack.h>
+#include <levin/core/nn/weight_behaviour.h>
 
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
@@ -17,6 +20,7 @@
 #include <torch/nn/functional/loss.h>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -544,6 +548,43 @@ TEST(CutContext, RingsSendWhatTheirFormulaSays) {
       output.sum().backward();
       EXPECT_EQ(counted.received() - before, (3 * ranks - 2) * of_part);
     });
+}
+
+/// The most memory that a rank's step takes, for a sequence of so many positions over all ranks.
+int64_t peak_of_context(int64_t positions, int64_t ranks, ContextMethod method) {
+  std::atomic<int64_t> most{0};
+  on_thread_ranks(ranks, [&](const std::shared_ptr<Collective>& group) {
+    torch::manual_seed(1);
+    nn::TransformerDecoder decoder(
+        nn::TransformerStackOptions{.block = {.attention = {.width = 32, .heads = 4, .causal = true}}, .layers = 8});
+    const at::Tensor x = at::ones({1, positions, 32});
+    const WeightForwardScope forward;
+    const int64_t peak = AccountingAllocator::of_this_thread().peak_of([&] {
+      const at::Tensor part = ranks == 1 ? x : cut_context(x, 1, group, method);
+      decoder(part).square().mean().backward();
+    });
+    int64_t seen = most;
+    while (peak > seen && !most.compare_exchange_weak(seen, peak)) {
+    }
+  });
+  return most;
+}
+
+/// What does not grow with the sequence, such as gradients of the weights, is the same on each rank.
+TEST(CutContext, MemoryOfARankGrowsByItsPartOfTheSequence) {
+  AccountingAllocator::install();
+  const auto growth = [](int64_t ranks, ContextMethod method) {
+    return static_cast<double>(peak_of_context(512, ranks, method) - peak_of_context(256, ranks, method));
+  };
+  const double of_one = growth(1, ContextMethod::kAllToAll);
+  for (const ContextMethod method : {ContextMethod::kAllToAll, ContextMethod::kRing}) {
+    for (const auto& [ranks, least] : {std::pair<int64_t, double>(2, 1.8), {4, 3.4}}) {
+      const double times = of_one / growth(ranks, method);
+      RecordProperty((method == ContextMethod::kRing ? "ring_" : "all_to_all_") + std::to_string(ranks),
+                     std::to_string(times));
+      EXPECT_GE(times, least) << ranks;
+    }
+  }
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <levin/core/base/permanent_library.h>
 #include <levin/core/nn/behaviour_key.h>
+#include <levin/core/nn/cut_context.h>
 #include <levin/core/nn/transformer/block_kernels.h>
 
 #include <ATen/Dispatch.h>
@@ -329,11 +330,23 @@ bool fits_block_operators(const at::Tensor& x, const at::Tensor& other) {
   return fits(x) && fits(other);
 }
 
+bool fits_block_operators_by_token(const at::Tensor& x, const at::Tensor& other) {
+  return fits_block_operators(local_part(x), is_context_part(x) ? local_part(other) : other);
+}
+
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, bool weight_is_offset) {
+  if (is_context_part(x))
+    return levin::detail::run_on_context_part(
+        x, "rms_norm", [&](const at::Tensor& part) { return rms_norm(part, weight, eps, weight_is_offset); });
   return RmsNormFunction::apply(x, weight.defined() ? std::optional(weight) : std::nullopt, eps, weight_is_offset);
 }
 
-at::Tensor silu_multiply(const at::Tensor& gate, const at::Tensor& up) { return SiluMultiplyFunction::apply(gate, up); }
+at::Tensor silu_multiply(const at::Tensor& gate, const at::Tensor& up) {
+  if (is_context_part(gate))
+    return levin::detail::run_on_context_part(
+        gate, "silu_multiply", [&](const at::Tensor& part) { return silu_multiply(part, local_part(up)); });
+  return SiluMultiplyFunction::apply(gate, up);
+}
 
 at::Tensor rotate(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines) {
   return RotateFunction::apply(x, cosines.contiguous(), sines.contiguous(), /*back=*/false);

@@ -15,6 +15,8 @@ bool is_followed_by_no_one(const at::Tensor& tensor);
 
 /// Whether tensors fit the operators below: of types that they know, and followed by no one. `other` may be undefined.
 bool fits_block_operators(const at::Tensor& x, const at::Tensor& other);
+/// The same of rms_norm and silu_multiply, which also take parts of sequences that ranks divide (see cut_context).
+bool fits_block_operators_by_token(const at::Tensor& x, const at::Tensor& other);
 
 /// As at::rms_norm over the last dimension with this weight, [size] or undefined, or with weight + 1.
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, bool weight_is_offset);

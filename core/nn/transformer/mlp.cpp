@@ -60,7 +60,7 @@ at::Tensor MlpImpl::forward(const at::Tensor& x) {
   if (gate_proj) {
     const at::Tensor up = up_proj(x);
     const bool is_fused = activation_ == Activation::kSilu && hidden.scalar_type() == up.scalar_type() &&
-                          detail::fits_block_operators(hidden, up);
+                          detail::fits_block_operators_by_token(hidden, up);
     hidden = is_fused ? detail::silu_multiply(hidden, up) : activate(hidden, activation_) * up;
   } else {
     hidden = activate(hidden, activation_);

@@ -24,7 +24,7 @@ RMSNormImpl::RMSNormImpl(const RMSNormOptions& options) : options_(options) {
 
 at::Tensor RMSNormImpl::forward(const at::Tensor& x) {
   const bool fits = (options_.eps || x.scalar_type() == at::kFloat) && x.size(-1) == options_.size;
-  if (fits && detail::fits_block_operators(x, weight))
+  if (fits && detail::fits_block_operators_by_token(x, weight))
     return detail::rms_norm(x, weight, options_.eps.value_or(std::numeric_limits<float>::epsilon()),
                             options_.weight_is_offset);
   return at::rms_norm(x, x.sizes().slice(x.dim() - 1),

@@ -1,5 +1,7 @@
 #include <levin/core/nn/transformer/transformer_stack.h>
 
+#include <levin/core/nn/cut_sequence.h>
+
 #include <levin/core/base/error.h>
 
 #include <ATen/ops/arange.h>
@@ -42,7 +44,7 @@ TransformerStackBase::TransformerStackBase(const TransformerStackOptions& option
 at::Tensor TransformerStackBase::forward(const at::Tensor& x, const AttentionInputs& inputs) {
   const RotaryScope scope;
   AttentionInputs shared = inputs;  // one tensor of positions for all blocks, by which the rotary embedding knows it
-  if (!shared.positions.defined()) shared.positions = at::arange(x.size(1), x.options().dtype(at::kLong));
+  if (!shared.positions.defined()) shared.positions = at::arange(full_sequence_length(x), x.options().dtype(at::kLong));
   at::Tensor y = x;
   for (TransformerBlock& block : blocks) y = block(y, shared);
   return norm ? norm(y) : y;
