@@ -280,7 +280,10 @@ int64_t DataConnector::global_batch_size() const {
              : loaders_.train.batch_size(train_ranks()) * train_ranks();
 }
 
-std::string DataConnector::train_order() const { return order_of(loaders_.train); }
+std::string DataConnector::train_order() const {
+  const std::string order = order_of(loaders_.train);
+  return options_.given.use_distributed_sampler || order.empty() ? order : "each rank by itself: " + order;
+}
 
 std::string DataConnector::order_of(const DataLoader& train) const {
   if (!train.parts().empty()) {

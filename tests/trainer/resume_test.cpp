@@ -451,7 +451,8 @@ TEST(Resume, InsideOfAnEpochTheOrderMustBeTheSame) {
 /// Saves inside of the first epoch, and goes on with other options; what the second fit says.
 template <class Net = TinyModule>
 std::string said_inside_of_an_epoch(const DataLoader& former, const DataLoader& other, TrainerOptions options,
-                                    const DataLoaders& validation = {}) {
+                                    const DataLoaders& validation = {},
+                                    const std::optional<TrainerOptions>& other_options = {}) {
   const std::string saved = fresh_folder("resume_inside") + "/inside";
   TrainerOptions first = options;
   first.val_check_interval = 1.0;
@@ -461,7 +462,7 @@ std::string said_inside_of_an_epoch(const DataLoader& former, const DataLoader& 
       }})};
   Trainer(first).fit(make<Net>({}), former, validation);
   try {
-    Trainer(options).fit(make<Net>({}), other, validation, saved);
+    Trainer(other_options.value_or(options)).fit(make<Net>({}), other, validation, saved);
   } catch (const Error& error) {
     return error.what();
   }
@@ -477,6 +478,14 @@ TEST(Resume, InsideOfAnEpochLoadersOfEachRankHaveTheSameBatches) {
   EXPECT_EQ(said_inside_of_an_epoch(batches_of(4), batches_of(4), options), "went on");
   EXPECT_THAT(said_inside_of_an_epoch(batches_of(4), batches_of(8), options),
               ::testing::HasSubstr("with batches of other sizes than the training loader has now"));
+  // A rank that has read by itself is at no place of those that share, nor the other way round.
+  for (const bool shared : {true, false}) {
+    options.use_distributed_sampler = shared;
+    TrainerOptions other = options;
+    other.use_distributed_sampler = !shared;
+    EXPECT_THAT(said_inside_of_an_epoch(batches_of(4), batches_of(4), options, {}, other),
+                ::testing::HasSubstr("each rank by itself"));
+  }
 }
 
 /// Of the part `map` of a combined loader.
