@@ -41,6 +41,17 @@ struct ThreadCasts {
 
 thread_local ThreadCasts casts;
 
+class ConvertingScope {
+ public:
+  ConvertingScope() : outer_(std::exchange(casts.is_converting, true)) {}
+  ~ConvertingScope() { casts.is_converting = outer_; }
+  ConvertingScope(const ConvertingScope&) = delete;
+  ConvertingScope& operator=(const ConvertingScope&) = delete;
+
+ private:
+  const bool outer_;
+};
+
 /// Autocast asks for a type and nothing else, with its own key excluded. That tells it from code that converts by hand,
 /// but for such code in a FullPrecision scope, which gets the copy that is kept.
 bool is_autocast_of_weight(const at::Tensor& self, std::optional<at::ScalarType> type) {
@@ -64,15 +75,10 @@ at::Tensor to_copy(c10::DispatchKeySet keys, const at::Tensor& self, std::option
   if (found != casts.of_weight.end() && found->second.version == self._version() &&
       found->second.cast.scalar_type() == *type)
     return found->second.cast;
-  const bool was_converting = std::exchange(casts.is_converting, true);
-  at::Tensor cast;
-  try {
-    cast = convert();
-  } catch (...) {
-    casts.is_converting = was_converting;
-    throw;
-  }
-  casts.is_converting = was_converting;
+  at::Tensor cast = [&] {
+    const ConvertingScope converting;
+    return convert();
+  }();
   casts.of_weight.insert_or_assign(self.unsafeGetTensorImpl(), WeightCast{self, self._version(), cast});
   return cast;
 }
