@@ -24,9 +24,14 @@ void CallbackConnector::set(std::vector<std::shared_ptr<Callback>> callbacks) {
     if (auto* checkpointer = dynamic_cast<Checkpointer*>(callback.get())) checkpointers_.push_back(checkpointer);
   const auto after_metrics = std::stable_partition(callbacks_.begin(), callbacks_.end(), std::not_fn(acts_on_metrics));
   const auto checkpointers = std::stable_partition(after_metrics, callbacks_.end(), std::not_fn(is_checkpointer));
-  std::stable_partition(checkpointers, callbacks_.end(), [](const auto& callback) {
-    return dynamic_cast<const Checkpointer&>(*callback).saves_weights_only();
-  });
+  // States of callbacks with one key are told apart by their order.
+  std::set<std::string> keys;
+  const bool have_keys = std::all_of(checkpointers, callbacks_.end(),
+                                     [&](const auto& callback) { return keys.insert(callback->state_key()).second; });
+  if (have_keys)
+    std::stable_partition(checkpointers, callbacks_.end(), [](const auto& callback) {
+      return dynamic_cast<const Checkpointer&>(*callback).saves_weights_only();
+    });
   first_after_metrics_ = static_cast<size_t>(after_metrics - callbacks_.begin());
   first_checkpointer_ = static_cast<size_t>(checkpointers - callbacks_.begin());
 }

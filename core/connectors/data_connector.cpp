@@ -238,7 +238,7 @@ void DataConnector::count_batches() {
 
   validation_interval_.reset();
   whole_epoch_batches_ = train_batches_;
-  if (state_.progress.first_example > 0)
+  if (state_.progress.first_example > 0 && train_batches_)
     whole_epoch_batches_ = options_.limit_train.resolve(loaders_.train.num_batches(train_ranks()), option);
   const auto& interval = options_.given.val_check_interval.value();
   if (const auto* count = std::get_if<int64_t>(&interval)) {
@@ -282,7 +282,8 @@ int64_t DataConnector::global_batch_size() const {
 
 std::string DataConnector::train_order() const {
   const std::string order = order_of(loaders_.train);
-  return options_.given.use_distributed_sampler || order.empty() ? order : "each rank by itself: " + order;
+  const bool is_shared = options_.given.use_distributed_sampler || strategy_.data_parallel_rank().size == 1;
+  return is_shared || order.empty() ? order : "each rank by itself: " + order;
 }
 
 std::string DataConnector::order_of(const DataLoader& train) const {
@@ -327,8 +328,10 @@ void DataConnector::resume_batches() {
   FitProgress& progress = state_.progress;
   const std::string saved_order = std::exchange(progress.order, train_order());
   // Earlier versions said less of it.
-  const bool is_same_order =
-      saved_order.empty() || saved_order == progress.order || progress.order.starts_with(saved_order + ", ");
+  // Of loaders that ranks read by themselves it is rank 0's.
+  const bool is_another_ranks = !options_.given.use_distributed_sampler && strategy_.rank() > 0;
+  const bool is_same_order = is_another_ranks || saved_order.empty() || saved_order == progress.order ||
+                             progress.order.starts_with(saved_order + ", ");
   if (progress.epoch_samples > 0 && !progress.last_batch_done && progress.phase != FitPhase::kEpochDone &&
       !is_same_order && !loaders_.train.has_batch_sampler())
     throw Error(

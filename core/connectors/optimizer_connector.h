@@ -112,6 +112,7 @@ class OptimizerConnector {
   void add(const OptimizerConfig& config, const OptimizerHandle::Driver& driver);
   /// Number of steps that a scheduler takes in the whole run; -1 when that is unknown.
   int64_t planned_steps(const SchedulerConfig& config) const;
+  void count_steps_elsewhere();
   /// A value of the metric that the scheduler has not seen yet, as rank 0 knows it.
   std::optional<double> new_value(ScheduledRate& scheduled);
   bool is_due(const ScheduledRate& scheduled) const;
@@ -121,8 +122,6 @@ class OptimizerConnector {
   std::string never_logged(const SchedulerConfig& config) const;
 
   const ResolvedOptions& options_;
-  void count_steps_elsewhere();
-
   TrainerState& state_;
   Tracer& tracer_;
   Strategy& strategy_;

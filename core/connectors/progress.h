@@ -38,7 +38,7 @@ struct FitProgress {
   int64_t global_batch_size = 0;  ///< examples in a batch of all ranks together; 0 before the first fit, and where
                                   ///< batches differ in size
   std::string order;  ///< what the order of an epoch follows from beside seed and epoch, for people; empty: nothing
-  int64_t step_offset = 0;         ///< optimizer steps beyond those that batches as they are now would have made so far
+  int64_t step_offset = 0;         ///< steps taken so far, less those that batches of the present size would have taken
   bool has_other_batches = false;  ///< they have another size since it was saved; not saved
   bool epoch_started = false;
   bool last_batch_done = false;           ///< no batch is left in this epoch

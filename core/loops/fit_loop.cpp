@@ -105,9 +105,10 @@ void FitLoop::run_epochs() {
       state_.resumed && progress_.batch > 0 && progress_.phase != FitPhase::kEpochDone && !progress_.ended_inside;
   for (bool first = true; (first && goes_on) || !stop_.should_end(); first = false) {
     if (has_all_epochs()) return;
+    const bool begins = !first || progress_.phase == FitPhase::kEpochDone;
     if (progress_.phase == FitPhase::kEpochDone && progress_.start_next_epoch()) data_.count_batches();
     if (!epoch_has_batches()) return;
-    if ((!first || state_.resumed) && reload_every > 0 && progress_.epoch % reload_every == 0 && progress_.batch == 0) {
+    if (begins && reload_every > 0 && progress_.epoch % reload_every == 0 && progress_.batch == 0) {
       data_.select_loaders();
       data_.count_batches();
     }

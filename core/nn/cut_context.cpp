@@ -96,6 +96,11 @@ at::Tensor without_context_mark(const at::Tensor& part) {
   return part.is_leaf() && part.requires_grad() ? part : detail::alias_with_behaviour_key(part, /*key=*/false);
 }
 
+/// The same for code that asks whether there is a mark, also of a leaf.
+at::Tensor ordinary(const at::Tensor& part) {
+  return without_context_mark(part.is_leaf() && part.requires_grad() ? part.view_as(part) : part);
+}
+
 /// This rank's positions of a tensor that has all of them.
 at::Tensor part_at(const at::Tensor& all, const ContextShare& share, const ContextLayout& layout) {
   const int64_t ranks = share.group->world_size();
@@ -273,7 +278,9 @@ class ContextOperator {
   ContextLayout require_layout(const at::Tensor& tensor) {
     const auto mark = ContextMarks::instance().find(tensor);
     const auto layout = layout_of(tensor, *mark);
-    if (mark->share->length != share_->length || !layout) refuse();
+    const ContextShare& other = *mark->share;
+    if (other.length != share_->length || other.method != share_->method || other.group != share_->group || !layout)
+      refuse();
     return *layout;
   }
 
@@ -692,7 +699,7 @@ bool is_context_part(const at::Tensor& tensor) { return ContextMarks::instance()
 at::Tensor local_part(const at::Tensor& tensor) {
   if (!is_context_part(tensor)) return tensor;
   const c10::impl::ExcludeDispatchKeyGuard below(detail::kBehaviourKey);
-  return without_context_mark(tensor);
+  return ordinary(tensor);
 }
 
 namespace detail {
@@ -722,8 +729,13 @@ at::Tensor run_on_context_part(const at::Tensor& part, const std::string& name,
                                const std::function<at::Tensor(const at::Tensor& part)>& function) {
   const auto mark = ContextMarks::instance().find(part);
   const auto layout = layout_of(part, *mark);
+  at::Tensor result;
+  {
+    const at::Tensor own = local_part(part);
+    const c10::impl::ExcludeDispatchKeyGuard below(kBehaviourKey);
+    result = function(own);
+  }
   const c10::impl::ExcludeDispatchKeyGuard below(kBehaviourKey);
-  at::Tensor result = function(without_context_mark(part));
   const bool is_kept = layout && layout->dim < result.dim() && result.size(layout->dim) == part.size(layout->dim) &&
                        (layout->dim + 1 < part.dim() || result.dim() > part.dim());
   if (!is_kept)
@@ -733,6 +745,14 @@ at::Tensor run_on_context_part(const at::Tensor& part, const std::string& name,
                     "sequence of which this rank has {}; valid: positions before the features",
                     name, c10::str(result.sizes()), c10::str(part.sizes()), mark->share->length, mark->share->part()));
   return with_context_mark(result, mark->share, *layout);
+}
+
+at::Tensor like_context_part(const at::Tensor& tensor, const at::Tensor& part) {
+  const auto mark = ContextMarks::instance().find(part);
+  const auto layout = layout_of(part, *mark);
+  LEVIN_CHECK(layout.has_value() && tensor.sizes() == part.sizes(), "each position has its own");
+  const c10::impl::ExcludeDispatchKeyGuard below(kBehaviourKey);
+  return with_context_mark(tensor, mark->share, *layout);
 }
 
 int64_t context_attention_calls() { return exchanges.load(std::memory_order_relaxed); }

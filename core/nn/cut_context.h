@@ -65,6 +65,9 @@ class [[nodiscard]] ContextUnitScope {
 at::Tensor run_on_context_part(const at::Tensor& part, const std::string& name,
                                const std::function<at::Tensor(const at::Tensor& part)>& function);
 
+/// Makes a tensor that has the shape of a part, and was computed of its positions by themselves, a part too.
+at::Tensor like_context_part(const at::Tensor& tensor, const at::Tensor& part);
+
 /// How often attention has run over positions that are cut, in the process.
 int64_t context_attention_calls();
 

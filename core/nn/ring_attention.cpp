@@ -21,6 +21,8 @@
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/TensorOptions.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/StringUtil.h>
+#include <fmt/format.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <cmath>
@@ -53,7 +55,8 @@ bool has_device_kernel(const AttentionBlock& block) {
   const c10::DispatchKey device =
       c10::computeDispatchKey(block.query.scalar_type(), block.query.layout(), block.query.device());
   return !block.query.is_cpu() && kernels.hasKernelForDispatchKey(device) && !block.mask.defined() &&
-         block.query.element_size() == 2 && block.query.size(3) % 8 == 0 && block.query.size(3) == block.value.size(3);
+         block.query.element_size() == 2 && block.query.size(3) % 8 == 0 && block.query.size(3) <= 256 &&
+         block.query.size(3) == block.value.size(3);
 }
 bool has_cpu_kernel(const AttentionBlock& block) {
   return block.query.is_cpu() && block.query.size(3) == block.value.size(3);
@@ -213,6 +216,7 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const std::shared_ptr<Collective> group = kept_group(*context);
+    const c10::impl::ExcludeDispatchKeyGuard as_they_are(c10::autocast_dispatch_keyset);
     const variable_list saved = context->get_saved_variables();
     const at::Tensor& query = saved[0];
     const at::Tensor& key = saved[1];
@@ -347,9 +351,18 @@ at::Tensor attend_in_ring(const ContextAttention& attention, const std::shared_p
     throw Error("context", std::string("attention in a ring gives its mask no gradient; ") + kHint);
   if (attention.mask && attention.causal)
     throw Error("context", "attention is given a mask and is_causal; valid: one of them");
+  const int64_t heads = attention.query.size(1);
+  for (const at::Tensor& other : {attention.key, attention.value})
+    if (other.size(0) != attention.query.size(0) || (attention.grouped ? heads % other.size(1) : heads - other.size(1)))
+      throw Error("context",
+                  fmt::format("attention in a ring is given queries {} and keys or values {}; valid: as many examples, "
+                              "and as many heads, or with enable_gqa a divisor of theirs",
+                              c10::str(attention.query.sizes()), c10::str(other.sizes())));
   RingArguments arguments{.causal = attention.causal, .scale = attention.scale};
   if (attention.mask) arguments.mask = mask_of_ring(*attention.mask, attention.query, *group);
-  return RingAttention::apply(cast_for_attention(attention.query), cast_for_attention(attention.key),
+  const at::Tensor query =  // whose features the kernels read one after another
+      attention.query.stride(3) == 1 ? attention.query : attention.query.contiguous();
+  return RingAttention::apply(cast_for_attention(query), cast_for_attention(attention.key),
                               cast_for_attention(attention.value), arguments, group);
 }
 

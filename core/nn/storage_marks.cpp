@@ -24,9 +24,12 @@ MarkTable::MarkTable() {
 }
 
 void forget_ended_marks() {
-  MarkTables& tables = mark_tables();
-  const MutexLock lock(tables.mutex);
-  for (MarkTable* const table : tables.all) table->forget_ended();
+  const std::vector<MarkTable*> all = [] {
+    MarkTables& tables = mark_tables();
+    const MutexLock lock(tables.mutex);
+    return tables.all;
+  }();
+  for (MarkTable* const table : all) table->forget_ended();  // without the lock: it may end a group
 }
 
 }  // namespace levin::detail

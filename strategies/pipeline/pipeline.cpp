@@ -391,7 +391,7 @@ void Pipeline::setup_module(Module& module) {
   shard_chunks(module);
   hold_shards(/*divide_tensors=*/groups_.shards != nullptr || tensor_ != nullptr);
   for (const auto& [chunk, sharded] : sharded_) engine.sharded[chunk] = sharded.get();
-  // Made by all ranks, of which a stage may share all its parameters with others.
+  // All ranks make the group, also those of a stage that shares all its parameters with others.
   if (options_.shard_stage > 1 && groups_.shards != nullptr) {
     auto replicas = ranks().group_along({DeviceMesh::kReplicate, DeviceMesh::kShard});
     if (!sharded_.empty()) engine.replicas = std::move(replicas);

@@ -138,6 +138,9 @@ DeviceMesh Sharded::make_mesh() {
         fmt::format("sharded.context_group is {0}: {1} ranks cannot be divided into groups of {0}; valid: a divisor of "
                     "their number",
                     context, world / tensor));
+  if (tensor > 1 && context > 1)
+    throw ConfigError(
+        fmt::format("sharded.context_group is {} and tensor_group is {}; valid: one of them above 1", context, tensor));
   const int64_t all = world / tensor / context;
   const int64_t size = all == 1 || options_.shard_group == "all" ? all
                        : options_.shard_group == "node"

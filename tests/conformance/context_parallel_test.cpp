@@ -350,10 +350,12 @@ TEST(CheckpointedAdapters, TrainAsPlainOnes) {
     };
   };
   const ReaderOptions options{.adapters = true};
-  for (const char* precision : {"64-true", "bf16-mixed"})
+  for (const char* precision : {"64-true", "32-true", "bf16-mixed"})
     for (const auto& [strategy, ranks] : {std::pair("single_device", 1),
                                           {"{shard: {size: 2, stage: 2}, start_method: thread}", 2},
-                                          {"{shard: {size: 2, stage: 3}, start_method: thread}", 2}}) {
+                                          {"{shard: {size: 2, stage: 3}, start_method: thread}", 2},
+                                          {kContextTwo, 2},
+                                          {kContextRing, 2}}) {
       const Trained expected = fit_reader(strategy, ranks, options, true, with("", precision));
       for (const char* checkpointing :
            {"[DecoderLayer]", "{units: [DecoderLayer], keep: [linear, 'levin::rms_norm']}",

@@ -110,7 +110,7 @@ def resume_way(folder, way):
 
 def trainer(epochs, callbacks=(), plugins=None):
     return lightning.Trainer(max_epochs=epochs, accelerator="cpu", logger=False, enable_progress_bar=False,
-                             enable_model_summary=False, enable_checkpointing=bool(callbacks), callbacks=list(callbacks), plugins=plugins)
+                             enable_model_summary=False, enable_checkpointing=any(hasattr(callback, "save_top_k") for callback in callbacks), callbacks=list(callbacks), plugins=plugins)
 
 
 def loader(data):

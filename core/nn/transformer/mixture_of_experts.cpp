@@ -39,10 +39,13 @@ at::Tensor in_32_bits(const at::Tensor& logits) {
   return logits.scalar_type() == at::kDouble ? logits : logits.to(at::kFloat);
 }
 
-std::vector<std::shared_ptr<MixtureOfExpertsImpl>> mixtures_in(const torch::nn::Module& module) {
-  std::vector<std::shared_ptr<MixtureOfExpertsImpl>> found;
-  for (const auto& child : module.modules(/*include_self=*/false))
-    if (auto mixture = std::dynamic_pointer_cast<MixtureOfExpertsImpl>(child)) found.push_back(std::move(mixture));
+std::vector<const MixtureOfExpertsImpl*> mixtures_in(const torch::nn::Module& module) {
+  std::vector<const MixtureOfExpertsImpl*> found;
+  const auto look_at = [&](const torch::nn::Module& one) {
+    if (const auto* const mixture = dynamic_cast<const MixtureOfExpertsImpl*>(&one)) found.push_back(mixture);
+  };
+  look_at(module);
+  for (const auto& child : module.modules(/*include_self=*/false)) look_at(*child);
   if (found.empty()) throw Error(kExperts, "the module has no MixtureOfExperts, of which there would be a loss");
   return found;
 }
@@ -50,7 +53,8 @@ std::vector<std::shared_ptr<MixtureOfExpertsImpl>> mixtures_in(const torch::nn::
 template <class Loss>
 at::Tensor sum_over_mixtures(const torch::nn::Module& module, const Loss& loss) {
   at::Tensor sum;
-  for (const auto& mixture : mixtures_in(module)) sum = sum.defined() ? sum + loss(*mixture) : loss(*mixture);
+  for (const MixtureOfExpertsImpl* const mixture : mixtures_in(module))
+    sum = sum.defined() ? sum + loss(*mixture) : loss(*mixture);
   return sum;
 }
 
@@ -64,6 +68,7 @@ ExpertsImpl::ExpertsImpl(const MixtureOfExpertsOptions& options) : activation_(o
 }
 
 at::Tensor ExpertsImpl::forward(const at::Tensor& rows, at::IntArrayRef counts) {
+  if (rows.size(0) == 0) return rows;
   const std::vector<at::Tensor> inputs = rows.split_with_sizes(counts);
   const std::vector<at::Tensor> inner = gate_up_proj.unbind(0);
   const std::vector<at::Tensor> outer = down_proj.unbind(0);
@@ -96,12 +101,10 @@ MixtureOfExpertsImpl::MixtureOfExpertsImpl(const MixtureOfExpertsOptions& option
 
 at::Tensor MixtureOfExpertsImpl::forward(const at::Tensor& x) {
   refuse_while_recording("MixtureOfExperts", "graph: false, for the numbers of an expert's tokens change");
-  const auto run = [this](const at::Tensor& part) {
-    at::Tensor mixed = mix(part.flatten(0, -2)).view_as(part);
-    return shared_experts ? mixed + shared_experts(part) : mixed;
-  };
-  // Each token is seen for itself.
-  return is_context_part(x) ? levin::detail::run_on_context_part(x, kExperts, run) : run(x);
+  const at::Tensor own = local_part(x);  // each token is seen for itself
+  at::Tensor mixed = mix(own.flatten(0, -2)).view_as(own);
+  if (shared_experts) mixed = mixed + shared_experts(own);
+  return is_context_part(x) ? levin::detail::like_context_part(mixed, x) : mixed;
 }
 
 at::Tensor MixtureOfExpertsImpl::mix(const at::Tensor& tokens) {
@@ -117,13 +120,15 @@ at::Tensor MixtureOfExpertsImpl::mix(const at::Tensor& tokens) {
   at::Tensor shares = scores.gather(-1, choice);
   if (options_.normalize) shares = shares / shares.sum(-1, /*keepdim=*/true).clamp_min(1e-20);
   if (options_.scale != 1) shares = shares * options_.scale;
-  last_logits_ = logits;
-  last_choice_ = choice;
+  // A forward that runs again for backward has been seen.
+  if (!is_recomputing()) {
+    last_logits_ = logits;
+    last_choice_ = choice;
+  }
 
   const at::Tensor flat = choice.flatten();
   const at::Tensor order = flat.argsort(/*stable=*/true);  // by expert
   const at::Tensor counted = at::bincount(flat, {}, options_.experts);
-  // A forward that runs again for backward has been counted.
   if (is_training() && !is_recomputing()) load = load.to(counted.device()) + counted;
   const at::Tensor on_host = counted.to(at::kCPU);
   const at::IntArrayRef counts(on_host.const_data_ptr<int64_t>(), static_cast<size_t>(options_.experts));
