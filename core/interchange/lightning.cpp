@@ -349,6 +349,27 @@ void put_average(PickleDocument& document, Pickler& pickler, const State& tree, 
   }
 }
 
+/// Of a run with a loss scale.
+void put_scaler(PickleDocument& document, const State& tree, PickleValue* root) {
+  const State* const scaler = tree.find("precision");
+  if (scaler == nullptr || scaler->find("scale") == nullptr) return;
+  // Earlier versions saved the scale and its age alone.
+  const auto saved_or = [&](const char* name, State usual) {
+    const State* const saved = scaler->find(name);
+    return saved == nullptr ? usual : *saved;
+  };
+  const auto number = [&](const char* name, double usual) {
+    return document.number(saved_or(name, State(usual)).as_double());
+  };
+  document.put(
+      root, kScaler,
+      document.dict({{"scale", document.number(scaler->at("scale").as_double())},
+                     {"growth_factor", number("growth_factor", 2)},
+                     {"backoff_factor", number("backoff_factor", 0.5)},
+                     {"growth_interval", document.integer(saved_or("growth_interval", State(int64_t{2000})).as_int())},
+                     {"_growth_tracker", document.integer(scaler->at("growth_tracker").as_int())}}));
+}
+
 PickleValue* lightning_checkpoint(PickleDocument& document, Pickler& pickler, const State& tree, bool weights_only) {
   PickleValue* const weights = document.ordered_dict();
   std::map<std::string, PickleValue*> values;
@@ -388,13 +409,7 @@ PickleValue* lightning_checkpoint(PickleDocument& document, Pickler& pickler, co
     }
     for (const auto& optimizer : tree.at("optimizers").as_list())
       optimizers->items.push_back(torch_optimizer_state(document, pickler, optimizer, initial));
-    if (const State* scaler = tree.find("precision"); scaler != nullptr && scaler->find("scale") != nullptr)
-      document.put(root, kScaler,
-                   document.dict({{"scale", document.number(scaler->at("scale").as_double())},
-                                  {"growth_factor", document.number(scaler->at("growth_factor").as_double())},
-                                  {"backoff_factor", document.number(scaler->at("backoff_factor").as_double())},
-                                  {"growth_interval", document.integer(scaler->at("growth_interval").as_int())},
-                                  {"_growth_tracker", document.integer(scaler->at("growth_tracker").as_int())}}));
+    put_scaler(document, tree, root);
     document.put(root, "optimizer_states", optimizers);
     document.put(root, "lr_schedulers", schedulers);
     document.put(root, "callbacks", document.dict());

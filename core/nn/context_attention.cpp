@@ -12,6 +12,7 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 #include <fmt/format.h>
@@ -76,6 +77,7 @@ struct ExchangeForHeads : torch::autograd::Function<ExchangeForHeads> {
     return exchange_for_heads(*group, {query, key, value});
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    refuse_second_derivatives_of_context();
     variable_list results = exchange_for_positions(*kept_group(*context), gradients);
     results.emplace_back();
     return results;
@@ -89,6 +91,7 @@ struct ExchangeForPositions : torch::autograd::Function<ExchangeForPositions> {
     return exchange_for_positions(*group, {output}).front();
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    refuse_second_derivatives_of_context();
     return {exchange_for_heads(*kept_group(*context), gradients).front(), at::Tensor()};
   }
 };
@@ -125,6 +128,13 @@ struct NoMaskWarning : c10::WarningHandler {
 };
 
 }  // namespace
+
+void refuse_second_derivatives_of_context() {
+  if (c10::GradMode::is_enabled())
+    throw Error(
+        "context",
+        "gradients of gradients do not pass through a sequence that is cut over ranks; hint: leave context out");
+}
 
 at::Tensor attend_over_context(const ContextAttention& attention, const std::shared_ptr<Collective>& group) {
   const int64_t ranks = group->world_size();

@@ -23,6 +23,9 @@ struct ContextAttention {
   bool grouped = false;
 };
 
+/// In backward: throws levin::Error where gradients are to have gradients.
+void refuse_second_derivatives_of_context();
+
 /// Runs attention over all positions of which each rank has a part, and returns that of this rank's queries: ranks
 /// exchange parts of all heads for all positions of some heads, and back (Jacobs et al., "DeepSpeed Ulysses", 2023,
 /// arXiv:2309.14509). It is computed by the kernel that one device takes, and the mask of dropout is that of one

@@ -134,10 +134,7 @@ struct GatherContext : torch::autograd::Function<GatherContext> {
     return reordered(DimensionCut(share->group, dim).whole_of(part), dim, *share, /*to_ranks=*/false);
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    if (c10::GradMode::is_enabled())
-      throw Error("context",
-                  "gradients of gradients do not pass through a sequence that is cut over ranks; hint: leave context "
-                  "out");
+    detail::refuse_second_derivatives_of_context();
     const auto share =
         c10::static_intrusive_pointer_cast<ContextShareHolder>(context->saved_data["share"].toCapsule())->share;
     const int64_t dim = context->saved_data["dim"].toInt();

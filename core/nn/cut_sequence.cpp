@@ -8,6 +8,7 @@
 #include <levin/core/nn/behaviour_key.h>
 #include <levin/core/nn/cut_context.h>
 #include <levin/core/nn/forward_context.h>
+#include <levin/core/nn/kept_group.h>
 #include <levin/core/nn/operator_kinds.h>
 #include <levin/core/nn/saved_tensor_scope.h>
 #include <levin/core/nn/storage_marks.h>
@@ -74,18 +75,11 @@ at::Tensor part_of_sum(Collective& group, const at::Tensor& term) {
   return part;
 }
 
-struct SequenceGroupHolder : torch::CustomClassHolder {
-  explicit SequenceGroupHolder(SequenceGroup held) : group(std::move(held)) {}
-  SequenceGroup group;
-};
-
-void keep_group(AutogradContext* context, const SequenceGroup& group) {
-  context->saved_data["group"] = c10::IValue::make_capsule(c10::make_intrusive<SequenceGroupHolder>(group));
-}
+void keep_group(AutogradContext* context, const SequenceGroup& group) { detail::keep_group(*context, group); }
 
 SequenceGroup kept_group(AutogradContext* context) {
   refuse_second_derivatives_of_parts();
-  return c10::static_intrusive_pointer_cast<SequenceGroupHolder>(context->saved_data["group"].toCapsule())->group;
+  return detail::kept_group(*context);
 }
 
 /// What is identical on every rank, to parts.

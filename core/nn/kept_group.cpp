@@ -1,9 +1,7 @@
 #include <levin/core/nn/kept_group.h>
 
-#include <levin/core/base/error.h>
 #include <levin/core/comm/collective.h>
 
-#include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/custom_class.h>
 
@@ -24,10 +22,6 @@ void keep_group(torch::autograd::AutogradContext& context, const std::shared_ptr
 }
 
 std::shared_ptr<Collective> kept_group(torch::autograd::AutogradContext& context) {
-  if (c10::GradMode::is_enabled())
-    throw Error("context",
-                "gradients of gradients do not pass through attention over a sequence that is cut over ranks; hint: "
-                "leave context out");
   return c10::static_intrusive_pointer_cast<GroupHolder>(context.saved_data["group"].toCapsule())->group;
 }
 

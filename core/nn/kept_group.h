@@ -14,7 +14,6 @@ namespace detail {
 
 /// Keeps the ranks that a function of autograd asks, for its backward.
 void keep_group(torch::autograd::AutogradContext& context, const std::shared_ptr<Collective>& group);
-/// In backward. Throws levin::Error where gradients are to have gradients.
 std::shared_ptr<Collective> kept_group(torch::autograd::AutogradContext& context);
 
 }  // namespace detail

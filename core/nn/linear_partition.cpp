@@ -5,13 +5,12 @@
 #include <levin/core/comm/collective.h>
 #include <levin/core/nn/cut_logits.h>
 #include <levin/core/nn/cut_sequence.h>
+#include <levin/core/nn/kept_group.h>
 
 #include <ATen/TensorOperators.h>
-#include <ATen/core/ivalue.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/custom_function.h>
-#include <torch/custom_class.h>
 
 #include <string>
 #include <utility>
@@ -23,12 +22,6 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 using Group = std::shared_ptr<Collective>;
-
-/// Carries the group from forward to backward.
-struct GroupHolder : torch::CustomClassHolder {
-  explicit GroupHolder(Group held) : group(std::move(held)) {}
-  Group group;
-};
 
 at::Tensor sum_over(Collective& group, const at::Tensor& tensor) {
   at::Tensor sum = tensor.detach().clone(at::MemoryFormat::Contiguous);
@@ -46,13 +39,12 @@ void refuse_second_derivatives() {
 /// The identity, whose gradient is added up over the ranks.
 struct SumGradients : torch::autograd::Function<SumGradients> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const Group& group) {
-    context->saved_data["group"] = c10::IValue::make_capsule(c10::make_intrusive<GroupHolder>(group));
+    detail::keep_group(*context, group);
     return detached_alias(x);
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     refuse_second_derivatives();
-    const auto holder = c10::static_intrusive_pointer_cast<GroupHolder>(context->saved_data["group"].toCapsule());
-    return {sum_over(*holder->group, gradients[0]), at::Tensor()};
+    return {sum_over(*detail::kept_group(*context), gradients[0]), at::Tensor()};
   }
 };
 

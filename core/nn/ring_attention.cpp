@@ -215,6 +215,7 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    refuse_second_derivatives_of_context();
     const std::shared_ptr<Collective> group = kept_group(*context);
     const c10::impl::ExcludeDispatchKeyGuard as_they_are(c10::autocast_dispatch_keyset);
     const variable_list saved = context->get_saved_variables();

@@ -40,6 +40,7 @@ class ContextCut {
   Batch cut(const Batch& batch) const;
   /// The same; the whole batch where it cannot be divided, or has no positions.
   Batch part_of(const Batch& batch) const;
+  /// What the ranks have of a prediction together. Collective.
   Batch whole_of(const Batch& prediction) const;
   /// Whether this rank is the first of those that divide a batch.
   bool is_first() const;

@@ -1,7 +1,9 @@
 #include <levin/callbacks/weight_averaging.h>
 #include <levin/core/base/registry.h>
+#include <levin/core/checkpoint/checkpoint.h>
 #include <levin/core/data/tensor_dataset.h>
 #include <levin/core/interchange/torch_file.h>
+#include <levin/core/interchange/write_weights.h>
 #include <levin/core/interfaces/load_weights.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/optim/adam.h>
@@ -132,6 +134,7 @@ class LightningTest : public ::testing::Test {
     if (way == "plateau") validation = loader;
     trainer.fit(module, loader, validation, ckpt);
     trainer.save_checkpoint(folder_.path("levin.ckpt"), {.format = "lightning"});
+    trainer.save_checkpoint(folder_.path("native"));
     return module;
   }
 
@@ -178,6 +181,22 @@ TEST_F(LightningTest, TwoEpochsThereAndThreeHereAreOneRun) {
       EXPECT_LT((tensor - expected.root().find(name)->tensor).abs().max().item<double>(), 1e-6) << saved << " " << name;
     }
   }
+}
+
+/// Earlier versions saved a loss scale without its factors.
+TEST_F(LightningTest, ALossScaleOfAnEarlierVersionHasTheUsualFactors) {
+  train(1, folder_.path("first.pth"), "", "scaled");
+  State tree = read_checkpoint(folder_.path("native"));
+  for (const char* name : {"growth_factor", "backoff_factor", "growth_interval"})
+    tree["precision"].as_map().erase(name);
+  write_checkpoint(folder_.path("earlier"), tree, {});
+  convert_weights(folder_.path("earlier"), folder_.path("earlier.ckpt"), WeightsFormat::kLightning, {}, false);
+  const TorchFile file(folder_.path("earlier.ckpt"));
+  const PickleValue* const scaler = file.root().find("MixedPrecision");
+  ASSERT_NE(scaler, nullptr);
+  EXPECT_EQ(scaler->find("growth_factor")->number, 2);
+  EXPECT_EQ(scaler->find("backoff_factor")->number, 0.5);
+  EXPECT_EQ(scaler->find("growth_interval")->integer, 2000);
 }
 
 }  // namespace
